@@ -1,0 +1,109 @@
+"""How important is each weight? Higher is kept."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from prunewald.registry import criterion
+from prunewald.weights import Group, WeightStats
+
+
+class Criterion(Protocol):
+    """Scores the weights of one tensor."""
+
+    uses_sigma: ClassVar[bool]
+
+    def __call__(self, stats: WeightStats) -> Tensor:
+        """One score a weight."""
+
+
+def tau(weight: Tensor, sigma: Tensor, lam: float) -> Tensor:
+    """|w| / (lam + sigma), with 0/0 = 0. Here `lam` is the paper's lambda itself, not lambda*.
+
+    >>> tau(torch.tensor([3.0, -1.0, 0.0]), torch.tensor([0.5, 0.0, 0.0]), lam=0.5)
+    tensor([3., 2., 0.])
+    """
+    scores = weight.abs().div_(sigma + lam)
+    return scores.masked_fill_(weight == 0, 0.0) if lam == 0 else scores
+
+
+@criterion("magnitude")
+@dataclass(frozen=True)
+class Magnitude:
+    """|w|.  Han et al. (2015); the paper's ABS."""
+
+    uses_sigma: ClassVar[bool] = False
+
+    def __call__(self, stats: WeightStats) -> Tensor:
+        """Score by |w|."""
+        return stats.weight.abs()
+
+
+@criterion("magnitude-uncertainty")
+@dataclass(frozen=True)
+class MagnitudeUncertainty:
+    """|w| / (lambda + sigma), lambda = lam · std(surviving weights of the layer).  Ko et al. (2019), eq. 9 and 10.
+
+    `lam` is the paper's lambda*; `relative_to` says whose spread it multiplies: the layer's, that of the selected
+    part, that of all targets ("model"), or None for an absolute lambda. Weights that no gradient reached are pruned
+    first, as a Wald test would (their standard error is infinite); `frozen="formula"` leaves them to the paper's
+    formula, which keeps them whenever lambda is small.
+    """
+
+    lam: float = 1.0
+    relative_to: Group | None = "layer"
+    frozen: Literal["first", "formula"] = "first"
+    uses_sigma: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.lam) and self.lam >= 0):
+            raise ValueError(f"lam must be a finite number of at least 0, not {self.lam!r}")
+        _check_choice("relative_to", self.relative_to, ("layer", "model", "part", None))
+        _check_choice("frozen", self.frozen, ("first", "formula"))
+
+    def __call__(self, stats: WeightStats) -> Tensor:
+        """Score by tau."""
+        spread = 1.0 if self.relative_to is None or self.lam == 0 else stats.spread(self.relative_to)
+        scores = tau(stats.weight, stats.require_sigma(), self.lam * spread)
+        return scores if self.frozen == "formula" else stats.frozen_first(scores)
+
+
+@criterion("wald")
+@dataclass(frozen=True)
+class Wald:
+    """|w| / sigma: the Wald statistic, and magnitude-uncertainty with lambda = 0."""
+
+    frozen: Literal["first", "formula"] = "first"
+    uses_sigma: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_choice("frozen", self.frozen, ("first", "formula"))
+
+    def __call__(self, stats: WeightStats) -> Tensor:
+        """Score by |z|."""
+        return MagnitudeUncertainty(lam=0.0, frozen=self.frozen)(stats)
+
+
+@criterion("random")
+@dataclass(frozen=True)
+class Random:
+    """A fixed random order: the floor that every criterion must beat."""
+
+    seed: int = 0
+    uses_sigma: ClassVar[bool] = False
+
+    def __call__(self, stats: WeightStats) -> Tensor:
+        """Score by chance, the same on every run and device."""
+        # The name is part of the seed, so that a tensor's order does not depend on the others.
+        generator = torch.Generator().manual_seed(self.seed + (crc32(stats.name.encode()) << 32))
+        noise = torch.rand(stats.weight.shape, generator=generator, dtype=stats.weight.dtype)
+        return noise.to(stats.weight.device)
+
+
+def _check_choice(field: str, value: object, known: tuple[object, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{field} must be one of {', '.join(map(repr, known))}, not {value!r}")

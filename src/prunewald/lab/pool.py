@@ -1,0 +1,95 @@
+"""Independent jobs over a few processes, one thread each, with one progress bar.
+
+The networks here are so small that a second thread slows a job down, while a second process doubles the
+speed. The results do not depend on the number of processes.
+"""
+
+import multiprocessing
+import os
+import queue
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+
+from prunewald.lab.progress import Bar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Tick = Callable[[str], None]
+
+_ticks: Any = None  # the worker's end of the queue of progress
+
+
+def cpus() -> int:
+    """Count the processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def each(job: Callable[[Item, Tick], Result], items: Sequence[Item], workers: int, bar: Bar) -> list[Result]:
+    """List job(item, tick) of every item, in order; tick(text) moves the bar on by one.
+
+    With more than one worker the job and its arguments are pickled, and a script that calls this needs the
+    usual `if __name__ == "__main__"`.
+    """
+    if workers > 1:
+        return _spread(job, items, workers, bar)
+    with _one_thread():
+        return [job(item, lambda text: _show(bar, text)) for item in items]
+
+
+def _spread(job: Callable[[Item, Tick], Result], items: Sequence[Item], workers: int, bar: Bar) -> list[Result]:
+    # Not fork: a fork of a process whose OpenMP threads have started can hang.
+    context = multiprocessing.get_context("spawn")
+    ticks = context.Queue()
+    with ProcessPoolExecutor(workers, context, _start, (ticks,)) as pool:
+        jobs = [pool.submit(_work, job, item) for item in items]
+        try:
+            _follow(jobs, ticks, bar)
+            return [done.result() for done in jobs]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _follow(jobs: Sequence[Future[Any]], ticks: Any, bar: Bar) -> None:
+    """Show progress until every job is done or one has failed."""
+    while True:
+        over = all(job.done() for job in jobs) or any(job.done() and job.exception() for job in jobs)
+        try:
+            _show(bar, ticks.get(timeout=0.2))
+        except queue.Empty:
+            if over:
+                return
+
+
+def _show(bar: Bar, text: str) -> None:
+    bar.set_description_str(text, refresh=False)
+    bar.update()
+
+
+def _start(ticks: Any) -> None:
+    global _ticks
+    _ticks = ticks
+    # Ctrl-C reaches the whole group: the workers end at once and the parent tells the user.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    torch.set_num_threads(1)
+
+
+def _work(job: Callable[[Item, Tick], Result], item: Item) -> Result:
+    return job(item, _ticks.put)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

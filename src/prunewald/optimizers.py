@@ -1,0 +1,89 @@
+"""What the state of an optimizer means for a weight: second moments, first moments, skipped steps, master weights."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from prunewald.weights import accumulator
+
+# State that moves a weight though its gradient is zero. Second moments stay where they are: zeroed, they would give a
+# weight that comes back a kick of several learning rates.
+_FIRST_ORDER = ("exp_avg", "momentum_buffer", "grad_avg", "prev", "ax")
+_FACTORED = ("row_var", "col_var", "exp_avg_sq_row", "exp_avg_sq_col")
+
+
+def group_of(optimizer: Optimizer, param: Tensor) -> dict[str, Any] | None:
+    """The parameter group a parameter is in, if any."""
+    return next((group for group in optimizer.param_groups if any(p is param for p in group["params"])), None)
+
+
+def step_taken(optimizer: Optimizer | None) -> Tensor | None:
+    """1 or 0, on the device, where a fused optimizer under GradScaler may have skipped its step; None: it stepped."""
+    found_inf = getattr(optimizer, "found_inf", None)
+    return None if found_inf is None else (found_inf == 0).to(torch.int64).reshape(())
+
+
+def master(optimizer: Optimizer | None, param: Tensor) -> Tensor:
+    """The full-precision copy that some optimizers keep of a low-precision parameter, else the parameter itself."""
+    kept = {} if optimizer is None else optimizer.state.get(param, {})
+    copy = kept.get("master_param")
+    return copy if isinstance(copy, Tensor) and copy.shape == param.shape else param.detach()
+
+
+def mean_square_gradient(optimizer: Optimizer | None, param: Tensor) -> Tensor | None:
+    """The mean squared gradient an optimizer keeps for a parameter, without its start-up bias; None if it keeps none.
+
+    The Adam family, RMSprop, Adadelta and Adagrad do; AMSGrad's running maximum is not a mean and stays unused.
+    """
+    if optimizer is None or not (state := optimizer.state.get(param)):
+        return None
+    group = group_of(optimizer, param)
+    assert group is not None
+    steps = float(state.get("step", 0))
+    if "exp_avg_sq" in state and "betas" in group:
+        return _unbiased(state["exp_avg_sq"], group["betas"][1], steps)
+    if "square_avg" in state:
+        return _unbiased(state["square_avg"], group["alpha"] if "alpha" in group else group["rho"], steps)
+    if "sum" in state and "initial_accumulator_value" in group:
+        total: Tensor = state["sum"].detach().to(accumulator(param)) - group["initial_accumulator_value"]
+        return total.clamp_(min=0).div_(max(steps, 1))
+    return None
+
+
+def _unbiased(average: Tensor, decay: float, steps: float) -> Tensor | None:
+    return average.detach().to(accumulator(average)) / (1 - decay**steps) if steps else None
+
+
+def keeps_mean_square(optimizer: Optimizer | None, param: Tensor) -> bool:
+    """Whether `mean_square_gradient` has an answer, by a look at the keys alone."""
+    state = {} if optimizer is None else optimizer.state.get(param, {})
+    return any(key in state for key in ("exp_avg_sq", "square_avg", "sum"))
+
+
+def is_factored(optimizer: Optimizer | None, param: Tensor) -> bool:
+    """Whether the optimizer keeps only row and column means of the second moment, as Adafactor does."""
+    if optimizer is None:
+        return False
+    state = optimizer.state.get(param, {})
+    return type(optimizer).__name__ == "Adafactor" or any(key in state for key in _FACTORED)
+
+
+def forget_(optimizer: Optimizer, param: Tensor, pruned: Tensor) -> None:
+    """Clear, at pruned places, what would move a weight without a gradient."""
+    state = optimizer.state.get(param, {})
+    for key in _FIRST_ORDER:
+        if isinstance(value := state.get(key), Tensor) and value.shape == pruned.shape:
+            value.masked_fill_(pruned.to(value.device), 0)
+    if isinstance(size := state.get("step_size"), Tensor) and size.shape == pruned.shape:
+        group = group_of(optimizer, param)
+        assert group is not None
+        size.masked_fill_(pruned.to(size.device), float(group["lr"]))
+
+
+def forget_history_(optimizer: Optimizer) -> None:
+    """Drop the curvature pairs of LBFGS: they were seen with other weights free."""
+    for state in optimizer.state.values():
+        if "old_dirs" in state:
+            state.clear()

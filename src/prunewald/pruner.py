@@ -1,0 +1,352 @@
+"""The Pruner: the only part with state. It watches the optimizer, prunes, and makes the zeros hold."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from prunewald.allocation import Allocation, layer_count
+from prunewald.checks import (
+    check_moved,
+    check_request,
+    check_sigmas,
+    check_state,
+    check_trained,
+    copied,
+    describe,
+)
+from prunewald.criteria import Criterion, Magnitude, MagnitudeUncertainty
+from prunewald.optimizers import forget_, forget_history_, keeps_mean_square
+from prunewald.patterns import Pattern
+from prunewald.registry import brief, make, name_of
+from prunewald.report import Report, Row
+from prunewald.scoring import Scorer
+from prunewald.selection import Scores
+from prunewald.targets import Target, find_parts, match
+from prunewald.uncertainty import Estimate, Online, SecondMoment
+from prunewald.weights import Part, Weight, accumulator
+
+Sparsity: TypeAlias = float | Mapping[str, float]
+
+
+class Pruner:
+    """Prunes a model by a criterion and keeps the pruned weights at zero while the user's own loop trains on.
+
+    The masks live here, outside the model, which keeps its type, its parameter names and its state_dict.
+
+    - `optimizer`: one, or several; with None, call `apply_()` after each step of your own.
+    - `criterion`, `uncertainty`, `scope`, `pattern`: a part or its short name. An uncertainty may also be a dict of
+      sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, magnitude.
+    - `targets`, `ignore`: names, globs, module types, modules, parameters, or slices: "conv1.weight[2]",
+      ("fc.weight", index). By default every floating parameter of two or more dimensions outside embedding and norm
+      modules.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Iterable[Optimizer] | None = None,
+        *,
+        criterion: Criterion | str | None = None,
+        uncertainty: Online | Mapping[str, Tensor] | str | None = None,
+        scope: Allocation | str = "layer",
+        pattern: Pattern | str = "element",
+        targets: Iterable[Target] | Target | None = None,
+        ignore: Iterable[Target] | Target | None = None,
+    ) -> None:
+        self.model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+        self.optimizers = _optimizers(optimizer)
+        self.criterion: Criterion | None = make("criterion", criterion)
+        self.uncertainty: Online | Mapping[str, Tensor] | None = make("uncertainty", uncertainty)
+        if self.uncertainty is None and self.criterion is not None and self.criterion.uses_sigma:
+            self.uncertainty = SecondMoment()
+        self.scope: Allocation = make("allocation", scope)
+        self.pattern: Pattern = make("pattern", pattern)
+        self.parts = find_parts(self.model, targets, ignore)
+        named = dict(self.model.named_parameters())
+        self._params = {part.param: named[part.param] for part in self.parts}
+        self._owners = _owners(self._params, self.optimizers)
+        self._pruned: dict[str, Tensor] = {}
+        self._states = self._fresh_states()
+        self._handles: list[Any] = [o.register_step_post_hook(self._after_step) for o in self.optimizers]
+        self._masked: set[str] = set()  # parameters with a gradient hook
+        self._attached = True
+
+    # ---- what the user reads -------------------------------------------------------------------------------------
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """By parameter name, True where a weight is alive."""
+        return {name: ~self._dead(name) for name in self._params}
+
+    @property
+    def sparsity(self) -> float:
+        """The share of all targeted weights that is pruned."""
+        sizes = [part.take(self._params[part.param]).numel() for part in self.parts]
+        return 1 - sum(map(self._alive_count, self.parts)) / sum(sizes)
+
+    def sigma(self) -> dict[str, Tensor]:
+        """The uncertainty of each weight, by parameter name."""
+        return {name: self._estimate(weight).sigma for name, weight in self._ready_weights().items()}
+
+    def frozen(self) -> dict[str, Tensor]:
+        """By parameter name, True where no gradient reached a weight while it was watched."""
+        estimates = {name: self._estimate(weight) for name, weight in self._ready_weights().items()}
+        return {name: e.frozen for name, e in estimates.items() if e.frozen is not None}
+
+    def scores(self) -> dict[str, Tensor]:
+        """The score of each weight, by parameter name: -inf where pruned, negative where frozen, NaN off target."""
+        scorer, _ = self._scorer()
+        found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
+        for part in self.parts:
+            part.put_(found[part.param], scorer.scores()[part.name].score.to(torch.float32))
+        return found
+
+    def __repr__(self) -> str:
+        chosen = f"criterion={self.criterion!r}, uncertainty={describe(self.uncertainty)}, scope={self.scope!r}"
+        return f"Pruner({type(self.model).__name__}, {chosen}, {len(self.parts)} targets, {self.sparsity:.2%} pruned)"
+
+    # ---- pruning -------------------------------------------------------------------------------------------------
+
+    def prune(
+        self, sparsity: Sparsity | None = None, *, threshold: float | None = None, dry_run: bool = False
+    ) -> Report:
+        """Prune until `sparsity` of the total is zero, or everything that scores below `threshold`; tell what was done.
+
+        `sparsity` is a fraction, or a dict of fractions by layer (the others stay as they are). With `dry_run` nothing
+        changes. On any error the model is as it was.
+        """
+        check_request(sparsity, threshold)
+        scorer, notes = self._scorer()
+        scores = scorer.scores()
+        counts = None if sparsity is None else self._counts(scores, sparsity)
+        pruned, rows = self._select(scorer, counts, threshold or 0.0)
+        report = self._report(scorer, rows, notes, dry_run)
+        if not dry_run:
+            self._commit(pruned)
+        return report
+
+    def _scorer(self) -> tuple[Scorer, list[str]]:
+        """The criterion in force, over weights that were checked."""
+        criterion, notes = self._default_criterion() if self.criterion is None else (self.criterion, [])
+        if not criterion.uses_sigma:
+            return Scorer(self._weights(), self.parts, criterion, None), notes
+        return Scorer(self._ready_weights(), self.parts, criterion, self._estimate), notes
+
+    def _default_criterion(self) -> tuple[Criterion, list[str]]:
+        if self.uncertainty is not None:
+            return MagnitudeUncertainty(), []
+        without = [name for name, p in self._params.items() if not keeps_mean_square(self._optimizer_of(name), p)]
+        if not without:
+            return MagnitudeUncertainty(), []
+        kind = self._optimizer_of(without[0])
+        reason = "there is no optimizer" if kind is None else f"{type(kind).__name__} keeps no second moment"
+        note = (
+            f"criterion: magnitude, since {reason} for {without[0]!r} (uncertainty=PseudoBootstrap() would give sigma)"
+        )
+        return Magnitude(), [note]
+
+    def _counts(self, scores: Scores, sparsity: Sparsity) -> dict[str, int]:
+        """How many weights each part keeps; refuses to bring any back."""
+        alive = {part.name: self._alive_count(part) for part in self.parts}
+        if isinstance(sparsity, Mapping):
+            counts = alive | {
+                name: layer_count(scores.sizes[name], share) for name, share in self._by_part(sparsity).items()
+            }
+        else:
+            counts = self.scope(scores, sparsity)
+        for name, count in counts.items():
+            if count > alive[name]:
+                size = scores.sizes[name]
+                raise ValueError(
+                    f"sparsity {sparsity!r} would leave {count:,} weights of {name!r}, but only {alive[name]:,} "
+                    f"of {size:,} are alive: {1 - alive[name] / size:.2%} is pruned already, ask for at least that"
+                )
+        return counts
+
+    def _by_part(self, sparsity: Mapping[str, float]) -> dict[str, float]:
+        """Resolve the keys of a dict: part names, parameter names, modules, globs."""
+        names = {part.name for part in self.parts}
+        result: dict[str, float] = {}
+        for key, share in sparsity.items():
+            params = {part.param for part in match(self.model, key)}
+            hit = {key} if key in names else {part.name for part in self.parts if part.param in params}
+            if not hit:
+                raise ValueError(f"sparsity for {key!r}: no target of that name; the targets are {sorted(names)}")
+            if twice := hit & result.keys():
+                raise ValueError(f"sparsity for {key!r} names {sorted(twice)} a second time")
+            result |= dict.fromkeys(hit, share)
+        return result
+
+    def _select(
+        self, scorer: Scorer, counts: Mapping[str, int] | None, threshold: float
+    ) -> tuple[dict[str, Tensor], list[Row]]:
+        """The new masks, and the report's rows; nothing is changed yet."""
+        pruned = {name: self._dead(name).clone() if name in self._pruned else self._dead(name) for name in self._params}
+        rows = []
+        for part in self.parts:
+            stats = scorer.stats(part.name)
+            ranked = scorer.rank(stats)
+            keep = ranked.score >= threshold if counts is None else self.pattern(ranked, counts[part.name])
+            part.put_(pruned[part.param], ~keep)
+            rows.append(scorer.row(stats, ranked, keep, self.pattern))
+        return pruned, rows
+
+    def _report(self, scorer: Scorer, rows: Sequence[Row], notes: list[str], dry_run: bool) -> Report:
+        if empty := [row.name for row in rows if not row.kept]:
+            notes = [*notes, f"emptied: {', '.join(empty)} lost all weights, and pass nothing on"]
+        sigma = ""
+        if scorer.criterion.uses_sigma:
+            sigma = describe(SecondMoment() if self.uncertainty is None else self.uncertainty)
+        return Report(rows, brief(scorer.criterion), sigma, name_of("allocation", self.scope), notes, dry_run)
+
+    @torch.no_grad()
+    def _commit(self, pruned: dict[str, Tensor]) -> None:
+        for name, dead in pruned.items():
+            self._pruned[name] = dead
+            self._hold_(name)
+            for optimizer in self.optimizers:
+                forget_(optimizer, self._params[name], dead)
+        for optimizer in self.optimizers:
+            forget_history_(optimizer)
+        self._states = self._fresh_states()
+
+    # ---- holding the zeros ---------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def apply_(self) -> None:
+        """Set the pruned weights to zero again; without an optimizer this is also the step the estimator sees."""
+        for name in self._pruned:
+            self._hold_(name)
+        if self._attached and not self.optimizers:
+            self._watch_(0, None)
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        at = next(i for i, own in enumerate(self.optimizers) if own is optimizer)
+        for name in self._pruned:
+            self._params[name].masked_fill_(self._dead(name), 0)
+        self._watch_(at, optimizer)
+
+    def _watch_(self, at: int, optimizer: Optimizer | None) -> None:
+        if self._online is not None:
+            self._online.update_(self._states[at], {n: self._params[n] for n in self._owners[at]}, optimizer)
+
+    def _hold_(self, name: str) -> None:
+        """Zero the pruned weights of a parameter and their gradients, now and after every backward pass."""
+        param = self._params[name]
+        param.masked_fill_(self._dead(name), 0)
+        self._mask_grad(name, param)
+        if param.requires_grad and name not in self._masked:
+            self._handles.append(param.register_post_accumulate_grad_hook(partial(self._mask_grad, name)))
+            self._masked.add(name)
+
+    def _mask_grad(self, name: str, param: Tensor) -> None:
+        # A sparse gradient has no place to mask; its weight is zeroed after the step all the same.
+        if param.grad is not None and not param.grad.is_sparse:
+            param.grad.detach().masked_fill_(self._dead(name), 0)
+
+    def detach(self) -> None:
+        """Let go of model and optimizer: the zeros stay, nothing holds them any more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._masked, self._attached = [], set(), False
+
+    # ---- resume --------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Masks and estimator state: tensors and plain numbers, safe under torch.load(weights_only=True)."""
+        return {"masks": self.masks, "states": self._states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; one of other parameters or of another recipe is an error, and changes nothing."""
+        check_state(state, self._params, self._states)
+        dead = {name: ~mask for name, mask in state["masks"].items()}
+        self._states = copied(state["states"])
+        self._pruned = {name: where for name, where in dead.items() if where.any()}
+        with torch.no_grad():
+            for name in self._pruned:
+                self._hold_(name)
+
+    # ---- parts of the above --------------------------------------------------------------------------------------
+
+    @property
+    def _online(self) -> Online | None:
+        return None if self.uncertainty is None or isinstance(self.uncertainty, Mapping) else self.uncertainty
+
+    def _fresh_states(self) -> list[dict[str, Any]]:
+        return [] if self._online is None else [self._online.init() for _ in self._owners]
+
+    def _dead(self, name: str) -> Tensor:
+        """True where a weight is pruned, on the device where the parameter is now."""
+        param = self._params[name]
+        if name not in self._pruned:
+            return torch.zeros(param.shape, dtype=torch.bool, device=param.device)
+        if self._pruned[name].device != param.device:
+            self._pruned[name] = self._pruned[name].to(param.device)
+        return self._pruned[name]
+
+    def _alive_count(self, part: Part) -> int:
+        size = part.take(self._params[part.param]).numel()
+        return (
+            size - int(torch.count_nonzero(part.take(self._dead(part.param)))) if part.param in self._pruned else size
+        )
+
+    def _optimizer_of(self, name: str) -> Optimizer | None:
+        return next((o for o, own in zip(self.optimizers, self._owners, strict=False) if name in own), None)
+
+    def _weights(self) -> dict[str, Weight]:
+        """All parameters that hold targets, after a check that they can be pruned."""
+        if not self._attached:
+            raise ValueError("this Pruner was detached: make a new one to go on pruning")
+        current = dict(self.model.named_parameters())
+        for name, param in self._params.items():
+            if current.get(name) is not param:
+                raise ValueError(
+                    f"{name!r} is not the parameter it was when the Pruner was attached: attach a new Pruner"
+                )
+            low, high = param.data.aminmax()
+            if not (math.isfinite(low) and math.isfinite(high)):
+                raise ValueError(f"{name!r} has NaN or infinite weights: prune an earlier checkpoint")
+        return {n: Weight(n, p, self._dead(n) if n in self._pruned else None) for n, p in self._params.items()}
+
+    def _ready_weights(self) -> dict[str, Weight]:
+        """The same, after a check that each has an uncertainty."""
+        if isinstance(self.uncertainty, Mapping):
+            check_sigmas(self.uncertainty, self._params)
+        else:
+            check_trained(self._params, self._owners)
+        if self._online is not None:
+            for state in self._states:
+                self._online.check(state)
+        return self._weights()
+
+    def _estimate(self, weight: Weight) -> Estimate:
+        if isinstance(self.uncertainty, Mapping):
+            return Estimate(self.uncertainty[weight.name].to(weight.param.device, accumulator(weight.param)), None)
+        at = next(i for i, own in enumerate(self._owners) if weight.name in own)
+        online = self._online or SecondMoment()
+        state = self._states[at] if self._states else online.init()
+        estimate = online.sigma(state, weight, self._optimizer_of(weight.name))
+        check_moved(weight, estimate)
+        return estimate
+
+
+def _optimizers(given: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
+    optimizers = [] if given is None else [given] if isinstance(given, Optimizer) else list(given)
+    for one in optimizers:
+        if not isinstance(one, Optimizer):
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer or a list of them, not {one!r}")
+    return optimizers
+
+
+def _owners(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list[set[str]]:
+    """Which parameters each optimizer steps; without optimizers, all of them belong to the user's own step."""
+    held = [{id(p) for group in o.param_groups for p in group["params"]} for o in optimizers]
+    if not held:
+        return [set(params)]
+    return [{name for name, p in params.items() if id(p) in own} for own in held]

@@ -1,0 +1,124 @@
+"""What a pruning did: data and a text table."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tensor, or one part of it.
+
+    `threshold` is the lowest score kept (None: nothing, or everything, was pruned). `frozen` is the share, of the
+    weights alive before, that no gradient reached. `correlation` is Spearman's between score and |w|, on about 65,536
+    evenly spread weights; `overlap` the share of the kept weights that magnitude would keep too, at the same count.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    weights: int
+    kept: int
+    threshold: float | None
+    frozen: float | None
+    correlation: float
+    overlap: float
+
+    @property
+    def sparsity(self) -> float:
+        """The share of weights that is zero."""
+        return 1 - self.kept / self.weights
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `Pruner.prune` did, or with `dry_run` would do. Prints as a table."""
+
+    rows: Sequence[Row]
+    criterion: str
+    uncertainty: str
+    scope: str
+    notes: Sequence[str] = ()
+    dry_run: bool = False
+
+    @property
+    def weights(self) -> int:
+        """How many weights the targets hold."""
+        return sum(row.weights for row in self.rows)
+
+    @property
+    def kept(self) -> int:
+        """How many of them stay."""
+        return sum(row.kept for row in self.rows)
+
+    @property
+    def sparsity(self) -> float:
+        """The share of the targets' weights that is zero."""
+        return 1 - self.kept / self.weights
+
+    @property
+    def emptied(self) -> list[str]:
+        """Tensors that lost all their weights."""
+        return [row.name for row in self.rows if not row.kept]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        total = {"weights": self.weights, "kept": self.kept, "sparsity": self.sparsity}
+        layers = [asdict(row) | {"shape": list(row.shape), "sparsity": row.sparsity} for row in self.rows]
+        settings = {"criterion": self.criterion, "uncertainty": self.uncertainty, "scope": self.scope}
+        return settings | {
+            "notes": list(self.notes),
+            "dry_run": self.dry_run,
+            "total": total,
+            "layers": layers,
+        }
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row a tensor."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_frame() needs pandas: pip install pandas; to_dict() works without") from error
+        return pandas.DataFrame(self.to_dict()["layers"]).set_index("name")
+
+    def __str__(self) -> str:
+        head = (
+            "layer",
+            "shape",
+            "weights",
+            "kept",
+            "sparsity",
+            "threshold",
+            "frozen",
+            "rank corr. ABS",
+            "overlap ABS",
+        )
+        table = [head, *map(_cells, self.rows)]
+        table.append(("total", "", f"{self.weights:,}", f"{self.kept:,}", f"{self.sparsity:.2%}", "", "", "", ""))
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(_aligned(cells, widths)).rstrip() for cells in table]
+        rule = "-" * max(map(len, lines))
+        return "\n".join([*self.notes, self._title(), lines[0], rule, *lines[1:-1], rule, lines[-1]])
+
+    def _title(self) -> str:
+        verb = "would prune" if self.dry_run else "pruned"
+        sigma = f", sigma from {self.uncertainty}" if self.uncertainty else ""
+        return f"{verb} by {self.criterion}{sigma}, scope {self.scope}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.name,
+        "x".join(map(str, row.shape)),
+        f"{row.weights:,}",
+        f"{row.kept:,}",
+        f"{row.sparsity:.2%}",
+        "-" if row.threshold is None else f"{row.threshold:.4g}",
+        "-" if row.frozen is None else f"{row.frozen:.1%}",
+        f"{row.correlation:.3f}",
+        f"{row.overlap:.1%}",
+    )
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    left = 2  # names and shapes; numbers stand to the right
+    return [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]

@@ -1,0 +1,120 @@
+"""From weights and sigmas to scores: what every tensor's criterion is given, computed when asked for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from prunewald.criteria import Criterion, Magnitude
+from prunewald.inference import rank_correlation
+from prunewald.patterns import Pattern
+from prunewald.report import Row
+from prunewald.selection import Ranked, Scores
+from prunewald.uncertainty import Estimate
+from prunewald.weights import Group, Moments, Part, Weight, WeightStats, accumulator
+
+_SAMPLE = 1 << 16  # enough for three digits of a rank correlation
+
+
+class Scorer:
+    """Scores the parts of a model by one criterion, one part at a time."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, Weight],
+        parts: Sequence[Part],
+        criterion: Criterion,
+        estimate: Callable[[Weight], Estimate] | None,
+    ) -> None:
+        self.weights = weights
+        self.parts = {part.name: part for part in parts}
+        self.criterion = criterion
+        self.estimate = estimate
+        self._spread = cache(self._compute_spread)  # scores are recomputed in each pass, spreads are not
+
+    def scores(self) -> Scores:
+        """The scores of all parts, lazily."""
+        sizes = {name: part.take(self.weights[part.param].param).numel() for name, part in self.parts.items()}
+        return Scores(sizes, lambda name: self.rank(self.stats(name)))
+
+    def stats(self, name: str) -> WeightStats:
+        """What is known of one part."""
+        part = self.parts[name]
+        weight = self.weights[part.param]
+        estimate = self.estimate(weight) if self.estimate else None
+        value = part.take(weight.param.detach())
+        return WeightStats(
+            name=name,
+            weight=value.to(accumulator(value)),
+            pruned=None if weight.pruned is None else part.take(weight.pruned),
+            sigma=None if estimate is None else part.take(estimate.sigma),
+            frozen=None if estimate is None or estimate.frozen is None else part.take(estimate.frozen),
+            spread_of=lambda group: self._spread(group, name),
+        )
+
+    def rank(self, stats: WeightStats) -> Ranked:
+        """Score one part; what is pruned already ranks below everything."""
+        score = self.criterion(stats)
+        if score.shape != stats.weight.shape:
+            raise ValueError(
+                f"{self.criterion!r} gave scores of shape {tuple(score.shape)} for {stats.name!r}, "
+                f"whose shape is {tuple(stats.weight.shape)}: return one score a weight"
+            )
+        if score.min().isnan():
+            raise ValueError(f"{self.criterion!r} gave a NaN score for {stats.name!r}: check its sigma")
+        score = score.to(accumulator(score))
+        return Ranked(_last(score, stats.pruned), stats.weight)
+
+    def row(self, stats: WeightStats, ranked: Ranked, keep: Tensor, pattern: Pattern) -> Row:
+        """What keeping `keep` means for one part, for the report."""
+        kept = int(torch.count_nonzero(keep))
+        plain = isinstance(self.criterion, Magnitude)
+        return Row(
+            name=stats.name,
+            shape=tuple(stats.weight.shape),
+            weights=keep.numel(),
+            kept=kept,
+            threshold=_threshold(stats, ranked.score, keep) if 0 < kept < keep.numel() else None,
+            frozen=None if stats.frozen is None else _share(stats.frozen, stats.pruned),
+            correlation=1.0 if plain else _correlation(stats, ranked),
+            overlap=1.0 if plain else _overlap(stats, keep, kept, pattern),
+        )
+
+    def _compute_spread(self, group: Group, name: str) -> float:
+        part = self.parts[name]
+        if group == "layer":
+            return self.weights[part.param].spread()
+        moments = Moments()
+        for one in [part] if group == "part" else self.parts.values():
+            weight = self.weights[one.param]
+            moments.add(one.take(weight.param), None if weight.pruned is None else one.take(weight.pruned))
+        return moments.std(repr(name) if group == "part" else "all targets")
+
+
+def _threshold(stats: WeightStats, score: Tensor, keep: Tensor) -> float:
+    """The lowest score kept; frozen weights, below zero only to be ordered, count as 0."""
+    lowest = float(score.masked_fill(~keep, torch.inf).min())
+    return lowest if stats.frozen is None else max(lowest, 0.0)
+
+
+def _last(score: Tensor, pruned: Tensor | None) -> Tensor:
+    return score if pruned is None else score.masked_fill(pruned, -torch.inf)
+
+
+def _share(flags: Tensor, pruned: Tensor | None) -> float:
+    if pruned is None:
+        return int(torch.count_nonzero(flags)) / flags.numel()
+    return int(torch.count_nonzero(flags & ~pruned)) / max(int(torch.count_nonzero(~pruned)), 1)
+
+
+def _correlation(stats: WeightStats, ranked: Ranked) -> float:
+    step = max(1, stats.weight.numel() // _SAMPLE)
+    score, weight = ranked.score.reshape(-1)[::step], stats.weight.reshape(-1)[::step]
+    living = score > -torch.inf
+    return rank_correlation(score[living], weight[living].abs())
+
+
+def _overlap(stats: WeightStats, keep: Tensor, kept: int, pattern: Pattern) -> float:
+    same = pattern(Ranked(_last(stats.weight.abs(), stats.pruned), stats.weight), kept)
+    return int(torch.count_nonzero(same & keep)) / max(kept, 1)

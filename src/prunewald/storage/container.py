@@ -1,0 +1,141 @@
+"""One safetensors file: written atomically, checked to the last byte when it is read."""
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from prunewald.storage.index import DTYPE_NAMES, unique
+
+FORMAT = "prunewald"
+VERSION = "0"
+_MAX_HEADER = 100_000_000  # safetensors reads no longer one
+
+FilePath = str | os.PathLike[str]
+
+
+class PackedFileError(ValueError):
+    """A packed file that is damaged, lies about what it holds, or is none. Names the file and the reason."""
+
+
+def write(path: FilePath, index: str, parts: Mapping[str, Tensor]) -> None:
+    """Write index and tensors (contiguous, on the CPU): whole and on disk, or not at all.
+
+    Not by safetensors' own writer: that orders the metadata at random, and one model should give one file.
+    """
+    meta = {"format": FORMAT, "version": VERSION, "index": index, "sha256": _digest(index, parts)}
+    order = sorted(parts, key=lambda key: (-parts[key].itemsize, key))  # so that every tensor is aligned
+    header: dict[str, Any] = {"__metadata__": meta}
+    end = 0
+    for key in order:
+        start, end = end, end + parts[key].nbytes
+        dtype, shape = DTYPE_NAMES[parts[key].dtype], list(parts[key].shape)
+        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    head = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    if len(head) > _MAX_HEADER:
+        raise ValueError(f"{len(parts)} tensors need a header of {len(head)} bytes; at most {_MAX_HEADER} go")
+    with _replacing(path) as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for key in order:
+            file.write(_raw(parts[key]))
+
+
+def read(path: FilePath) -> tuple[str, dict[str, Tensor]]:
+    """Read index and tensors of a file of this version with a right checksum; ValueError with the reason."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise ImportError("reading a packed file needs safetensors: pip install safetensors") from error
+    with open(path, "rb") as file:
+        try:
+            opened = safe_open(path, framework="pt")
+        except SafetensorError as error:
+            raise ValueError(f"not a whole safetensors file ({error})") from error
+        with opened as inside:
+            _check_unique(file)
+            meta = _check_meta(inside.metadata() or {})
+            # Copies: what is checked below is what is returned, whatever happens to the file.
+            parts = {key: _copy(inside.get_tensor(key)) for key in inside.keys()}  # noqa: SIM118
+    if _digest(meta["index"], parts) != meta["sha256"]:
+        raise ValueError("the checksum does not match: the file is damaged")
+    return meta["index"], parts
+
+
+@contextmanager
+def blaming(path: FilePath) -> Iterator[None]:
+    """Turn whatever goes wrong inside into a PackedFileError, but for the machine's own failures."""
+    try:
+        yield
+    except (OSError, MemoryError, ImportError):
+        raise
+    except Exception as error:
+        raise PackedFileError(f"{os.fspath(path)}: {error}") from error
+
+
+def _check_unique(file: BinaryIO) -> None:
+    # safetensors, which has checked the header, lets the last of two equal names win.
+    size = int.from_bytes(file.read(8), "little")
+    json.loads(file.read(size), object_pairs_hook=unique)
+
+
+def _check_meta(meta: dict[str, str]) -> dict[str, str]:
+    if meta.get("format") != FORMAT:
+        raise ValueError("a safetensors file, but not one that prunewald wrote")
+    if meta.get("version") != VERSION:
+        raise ValueError(f"format version {meta.get('version')!r}; this prunewald reads version {VERSION!r}")
+    if meta.keys() != {"format", "version", "index", "sha256"}:
+        raise ValueError(f"the metadata has {sorted(meta)}, not format, version, index and sha256")
+    return meta
+
+
+def _digest(index: str, parts: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+
+    def add(chunk: bytes | memoryview) -> None:
+        digest.update(len(chunk).to_bytes(8, "little"))
+        digest.update(chunk)
+
+    for text in (FORMAT, VERSION, index):
+        add(text.encode())
+    for key in sorted(parts):
+        shape = ",".join(map(str, parts[key].shape))
+        for text in (key, DTYPE_NAMES.get(parts[key].dtype, ""), shape):
+            add(text.encode())
+        add(_raw(parts[key]))
+    return digest.hexdigest()
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    # By bytes, since to copy a bool turns its byte 2 into 1 at times.
+    return tensor.reshape(-1).view(torch.uint8).clone().view(tensor.dtype).reshape(tensor.shape)
+
+
+def _raw(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+@contextmanager
+def _replacing(path: FilePath) -> Iterator[BinaryIO]:
+    """Open a new file that takes the place of `path` only when all went well."""
+    target = os.path.realpath(path)  # a link stays a link
+    draft = os.path.join(os.path.dirname(target), f".prunewald-{secrets.token_hex(8)}.tmp")
+    file = open(draft, "xb")  # noqa: SIM115
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if os.path.exists(target):
+            os.chmod(draft, os.stat(target).st_mode & 0o777)
+        os.replace(draft, target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(draft)
+        raise

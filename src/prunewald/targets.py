@@ -1,0 +1,209 @@
+"""Which parameters of a model are meant: names, globs, module types, slices; tied weights once."""
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+
+from prunewald.weights import Index, Part
+
+Target: TypeAlias = str | type[nn.Module] | nn.Module | nn.Parameter | tuple[str, Index]
+
+_SLICED = re.compile(r"^(?P<name>.+)\[(?P<index>[-\d:,\s]+)\]$")
+_NORMS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+_EMBEDDINGS: tuple[type[nn.Module], ...] = (nn.Embedding, nn.EmbeddingBag)
+
+
+def canonical_names(model: nn.Module) -> dict[str, str]:
+    """Every name a parameter goes by, mapped to its first one: tied tensors count once."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(param), name) for name, param in model.named_parameters(remove_duplicate=False)}
+
+
+def find_parts(
+    model: nn.Module, targets: Iterable[Target] | Target | None, ignore: Iterable[Target] | Target | None
+) -> list[Part]:
+    """The parts of a model to prune; an error for a target that matches nothing or parts that overlap."""
+    names = canonical_names(model)
+    params = dict(model.named_parameters())
+    found = _default(model, names) if targets is None else _match_all(model, names, _as_list(targets), "target")
+    dropped = _match_all(model, names, _as_list(ignore), "ignore")
+    whole = {part.param for part in dropped if part.index is None}
+    kept = [part for part in found if part.param not in whole]
+    for hole in dropped:
+        if hole.index is not None:
+            kept = [_without(part, hole, params[part.param]) if part.param == hole.param else part for part in kept]
+    if not kept:
+        raise ValueError(
+            f"nothing to prune: targets={targets!r} and ignore={ignore!r} leave no parameter of "
+            f"{type(model).__name__}; its parameters are {_some(params)}"
+        )
+    for part in kept:
+        _check(part, params[part.param])
+    _check_overlap(kept, params)
+    return kept
+
+
+def _default(model: nn.Module, names: Mapping[str, str]) -> list[Part]:
+    """Every floating parameter of two or more dimensions outside embedding and norm modules, never a bias."""
+    params = dict(model.named_parameters())
+    barred = {names[name] for name in names if _is_lookup_or_norm(_owner(model, name))}
+    return [Part(name, name) for name, param in params.items() if _is_weight(name, param) and name not in barred]
+
+
+def _is_weight(name: str, param: Tensor) -> bool:
+    return param.is_floating_point() and param.dim() >= 2 and not name.rpartition(".")[2].startswith("bias")
+
+
+def _is_lookup_or_norm(module: nn.Module) -> bool:
+    # Models bring norms of their own (LlamaRMSNorm, ...), known only by their names.
+    return isinstance(module, _NORMS + _EMBEDDINGS) or "Norm" in type(module).__name__
+
+
+def _owner(model: nn.Module, name: str) -> nn.Module:
+    return model.get_submodule(name.rpartition(".")[0])
+
+
+def _as_list(targets: Iterable[Target] | Target | None) -> list[Target]:
+    if targets is None:
+        return []
+    if isinstance(targets, str | type | nn.Module | nn.Parameter) or _is_slice(targets):
+        return [cast(Target, targets)]
+    return list(cast(Iterable[Target], targets))
+
+
+def _is_slice(target: object) -> bool:
+    return isinstance(target, tuple) and len(target) == 2 and isinstance(target[0], str) and not _names_type(target[1])
+
+
+def _names_type(value: object) -> bool:
+    return isinstance(value, str | type | nn.Module | nn.Parameter)
+
+
+def _match_all(model: nn.Module, names: Mapping[str, str], targets: list[Target], role: str) -> list[Part]:
+    """All parts the targets name, each once, in the order of the model."""
+    found: dict[str, Part] = {}
+    for target in targets:
+        parts = match(model, target)
+        if not parts:
+            raise ValueError(
+                f"{role} {target!r} matches no parameter of {type(model).__name__}; "
+                f"its parameters are {_some(dict(model.named_parameters()))}"
+            )
+        found |= {part.name: part for part in parts}
+    order = {name: i for i, name in enumerate(names)}
+    return sorted(found.values(), key=lambda part: order[part.param])
+
+
+def match(model: nn.Module, target: Target) -> list[Part]:
+    """The parts one target names; none where nothing matches."""
+    names = canonical_names(model)
+    if isinstance(target, tuple):
+        return [_sliced(names, *target)]
+    if isinstance(target, nn.Parameter):
+        return [Part(names[n], names[n]) for n, p in model.named_parameters() if p is target]
+    if isinstance(target, str):
+        if target in names:
+            return [Part(names[target], names[target])]
+        if (match := _SLICED.match(target)) and match["name"] in names:
+            return [_sliced(names, match["name"], _parse(match["index"]))]
+        modules = {n for n, _ in model.named_modules(remove_duplicate=False) if n and fnmatchcase(n, target)}
+        by_name = [n for n, p in _params(model) if _globbed(n, p, target)]
+    elif isinstance(target, type):
+        modules = {n for n, m in model.named_modules(remove_duplicate=False) if isinstance(m, target)}
+        by_name = []
+    else:
+        modules = {n for n, m in model.named_modules(remove_duplicate=False) if m is target}
+        by_name = []
+    chosen = [n for n, p in _params(model) if _inside(model, n, p, modules)] + by_name
+    return [Part(name, name) for name in dict.fromkeys(names[n] for n in chosen)]
+
+
+def _params(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return list(model.named_parameters(remove_duplicate=False))
+
+
+def _inside(model: nn.Module, name: str, param: Tensor, modules: set[str]) -> bool:
+    """Whether naming these modules means this parameter: their weights; a norm or embedding only if itself named."""
+    owner = name.rpartition(".")[0]
+    if _is_lookup_or_norm(_owner(model, name)):
+        return owner in modules and param.is_floating_point() and not name.rpartition(".")[2].startswith("bias")
+    ancestors = {owner[: m.start()] for m in re.finditer(r"\.", owner)} | {owner, ""}
+    return bool(ancestors & modules) and _is_weight(name, param)
+
+
+def _globbed(name: str, param: Tensor, pattern: str) -> bool:
+    """A wildcard reaches weights; biases and other vectors only where the pattern's last word names them ("*.bias")."""
+    if not fnmatchcase(name, pattern) or not param.is_floating_point():
+        return False
+    last = pattern.rpartition(".")[2]
+    spelled = any(c.isalnum() for c in last) and fnmatchcase(name.rpartition(".")[2], last)
+    return spelled or _is_weight(name, param)
+
+
+def _sliced(names: Mapping[str, str], name: str, index: Index) -> Part:
+    if name not in names:
+        raise ValueError(f"target {(name, index)!r}: there is no parameter {name!r}; there are {_some(names)}")
+    return Part(f"{names[name]}[{_spell(index)}]", names[name], index)
+
+
+def _parse(text: str) -> Index:
+    def one(word: str) -> int | slice:
+        ends = [int(end) if end.strip() else None for end in word.split(":")]
+        return slice(*ends) if len(ends) > 1 else int(word)
+
+    words = tuple(one(word) for word in text.split(","))
+    return words if len(words) > 1 else words[0]
+
+
+def _spell(index: Index) -> str:
+    if isinstance(index, tuple):
+        return ", ".join(_spell(one) for one in index)
+    if isinstance(index, slice):
+        ends = [index.start, index.stop] + ([index.step] if index.step is not None else [])
+        return ":".join("" if end is None else str(end) for end in ends)
+    if isinstance(index, Tensor):
+        return f"{int(index.sum())} places" if index.dtype == torch.bool else f"{index.numel()} indices"
+    return str(index)
+
+
+def _without(part: Part, hole: Part, param: Tensor) -> Part:
+    inside = torch.zeros(param.shape, dtype=torch.bool, device=param.device)
+    part.put_(inside, torch.tensor(True, device=param.device))
+    hole.put_(inside, torch.tensor(False, device=param.device))
+    return Part(part.name, part.param, inside)
+
+
+def _check(part: Part, param: Tensor) -> None:
+    if nn.parameter.is_lazy(param):
+        raise ValueError(f"{part.name!r} has no shape yet: run one batch through the model before attaching")
+    if not param.is_floating_point():
+        raise TypeError(f"{part.name!r} is {param.dtype}; only floating tensors can be pruned: ignore it")
+    try:
+        empty = part.take(param).numel() == 0
+    except (IndexError, TypeError) as error:
+        raise ValueError(f"{part.name!r} does not fit {part.param!r} of shape {tuple(param.shape)}: {error}") from error
+    if empty:
+        raise ValueError(f"{part.name!r} of {part.param!r}, shape {tuple(param.shape)}, holds no weights")
+
+
+def _check_overlap(parts: list[Part], params: Mapping[str, Tensor]) -> None:
+    by_param: dict[str, list[Part]] = {}
+    for part in parts:
+        by_param.setdefault(part.param, []).append(part)
+    for name, several in by_param.items():
+        if len(several) == 1:
+            continue
+        seen = torch.zeros(params[name].shape, dtype=torch.bool, device=params[name].device)
+        for part in several:
+            if part.take(seen).any():
+                raise ValueError(f"{part.name!r} overlaps with another target: {[p.name for p in several]}")
+            part.put_(seen, torch.tensor(True, device=seen.device))
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:8]) + (f", ... ({len(listed)} in all)" if len(listed) > 8 else "")

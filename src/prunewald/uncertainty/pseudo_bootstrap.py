@@ -1,0 +1,125 @@
+"""The paper's pseudo bootstrap: the standard deviation of each weight over the last B optimizer steps."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from prunewald.optimizers import master, step_taken
+from prunewald.registry import brief, uncertainty
+from prunewald.uncertainty.base import Estimate, State
+from prunewald.uncertainty.streaming import collect_, merged, new_block, shift_to_
+from prunewald.weights import Weight
+
+
+@uncertainty("pseudo-bootstrap")
+@dataclass(frozen=True)
+class PseudoBootstrap:
+    """std of each weight over the last `last` steps.  Ko, Oehmcke & Gieseke (2019), Algorithm 1.
+
+    - `last=B, total_steps=N`: exactly steps N - B + 1 to N, counted from attaching and anew from each prune().
+    - `last=B` alone, for training of unknown length: a rolling window, its length right to 10 %, kept in sub-blocks.
+    - `every=k`: only each k-th step, over the whole training, or the last B of those if `last` is given too.
+
+    Three float32 vectors of the tracked weights and a byte a weight; the rolling window takes 13, and a byte a block.
+    `compiled=True` fuses the update by torch.compile (on a CPU this needs a C++ compiler).
+    """
+
+    last: int | None = None
+    every: int | None = None
+    total_steps: int | None = None
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        if self.last is None and self.every is None:
+            object.__setattr__(self, "last", 200)
+        if self.last is not None and self.last < 2:
+            raise ValueError(f"last={self.last!r}: a standard deviation needs at least 2 steps")
+        if self.every is not None and self.every < 1:
+            raise ValueError(f"every={self.every!r}: must be at least 1")
+        steps = (self.last or 2) * (self.every or 1)
+        if self.total_steps is not None and steps > self.total_steps:
+            raise ValueError(
+                f"{brief(self)} looks at {steps} steps, but total_steps={self.total_steps!r}: "
+                "lower `last` or `every`, or train for longer"
+            )
+
+    def init(self) -> State:
+        """Nothing is stored until the window begins."""
+        return {"calls": 0, "step": 0, "shift": {}, "blocks": []}
+
+    def update_(self, state: State, weights: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
+        """Take in the weights after one step."""
+        took = step_taken(optimizer)
+        state["calls"] += 1
+        state["step"] = state["step"] + (1 if took is None else took)
+        # `step` lives on the device where steps may be skipped; `calls` bounds it from above without waiting for it.
+        due = self._due(state["step"]) if isinstance(state["step"], int) else self._due_on_device(state, took)
+        if due is False:
+            return
+        snapshot = {name: master(optimizer, weight) for name, weight in weights.items()}
+        block = self._block(state, snapshot)
+        grads = {name: weight.grad for name, weight in weights.items()}
+        collect_(state["shift"], block, snapshot, grads, None if due is True else due, self.compiled)
+        block["seen"] += 1
+        self._forget_oldest(state["blocks"])
+
+    def _due(self, step: Any) -> Any:
+        """Whether a step is recorded; works on ints and on tensors alike."""
+        every = self.every or 1
+        if self.total_steps is None:
+            return step % every == 0
+        left = self.total_steps - step
+        inside = left >= 0 if self.last is None else (left >= 0) & (left < self.last * every)
+        return inside & (left % every == 0)
+
+    def _due_on_device(self, state: State, took: Tensor | None) -> Tensor | bool:
+        first = 0 if self.total_steps is None or self.last is None else self.total_steps - self.last * (self.every or 1)
+        if state["calls"] <= first:
+            return False
+        due: Tensor = self._due(state["step"])
+        return due.long() if took is None else due * took
+
+    @property
+    def _block_length(self) -> int | None:
+        """A rolling window is made of blocks, of a length that leaves it right to 10 %; else it is one block."""
+        return None if self.last is None or self.total_steps is not None else 2 * (self.last // 10) + 1
+
+    def _block(self, state: State, snapshot: Mapping[str, Tensor]) -> State:
+        """The block to add to: a new one at the start and whenever the last one is full."""
+        blocks: list[State] = state["blocks"]
+        if not blocks or blocks[-1]["seen"] == self._block_length:
+            shift_to_(state["shift"], blocks, snapshot)
+            blocks.append({"seen": 0, **new_block(snapshot)})
+        return blocks[-1]
+
+    def _forget_oldest(self, blocks: list[State]) -> None:
+        """Drop the oldest block as soon as the window is nearer to its length without it."""
+        if self._block_length is None or self.last is None:
+            return
+        if 2 * sum(block["seen"] for block in blocks) - blocks[0]["seen"] > 2 * self.last:
+            del blocks[0]
+
+    def check(self, state: State) -> None:
+        """Two snapshots are needed; a window that is not the one asked for is a warning."""
+        count, step = sum(int(block["count"]) for block in state["blocks"]), int(state["step"])
+        if count < 2:
+            raise ValueError(
+                f"{brief(self)} has {count} snapshot(s) after {step} step(s) since it was attached or last pruned, and "
+                "needs two: train on before prune(), or correct total_steps"
+            )
+        if self.total_steps is not None and step != self.total_steps:
+            warnings.warn(
+                f"prune() at step {step}, but total_steps={self.total_steps}: sigma is over {count} snapshots",
+                stacklevel=4,
+            )
+        elif self.last is not None and count < (self.last if self._block_length is None else 0.9 * self.last):
+            warnings.warn(f"sigma is over {count} snapshots, fewer than last={self.last}", stacklevel=4)
+
+    def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
+        """The standard deviation over the window, with n - 1; frozen where no gradient came in all of it."""
+        count, m2, moved = merged(state["blocks"], weight.name)
+        return Estimate((m2 / (count - 1)).sqrt_().to(weight.param.device), ~moved.to(weight.param.device))

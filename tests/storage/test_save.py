@@ -1,0 +1,138 @@
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from prunewald.storage import load, save
+
+from .helpers import holding, identical, net, pruned, pruner
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self) -> object:
+        return {"a": 1}
+
+
+class Wrapped(Tensor):
+    pass
+
+
+REFUSED = {
+    "extra": (Extra(2, 2), r"'_extra_state': it is a dict, not a tensor"),
+    "complex128": (holding(x=torch.zeros(2, dtype=torch.complex128)), "'x': it is torch.complex128, which"),
+    "sparse": (holding(x=torch.eye(2).to_sparse()), "'x': it is a Tensor of .*sparse_coo, not a plain dense"),
+    "meta": (nn.Linear(2, 2, device="meta"), "'weight': it is on the meta device"),
+    "lazy": (nn.LazyLinear(2), "'weight': it is a UninitializedParameter of .*, not a plain"),
+    "subclass": (holding(x=torch.ones(2).as_subclass(Wrapped)), "'x': it is a Wrapped of .*, not a plain"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_stored_is_named(tmp_path: Path, case: str) -> None:
+    model, reason = REFUSED[case]
+    with pytest.raises(ValueError, match=f"cannot store {reason}"):
+        save(model, tmp_path / "f")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [1e-30, -0.0, float("nan")])
+def test_weights_that_disagree_with_the_mask(tmp_path: Path, value: float) -> None:
+    source = pruned()
+    mask = source.masks["3.weight"]
+    source.model[3].weight.data[~mask] = value
+    with pytest.raises(ValueError, match=rf"'3.weight' is not \+0.0 at {(~mask).sum()} pruned .*apply_\(\)"):
+        save(source, tmp_path / "f")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("masks", "reason"),
+    [
+        ({"nope": torch.ones(2, dtype=torch.bool)}, "mask for 'nope'"),
+        (
+            {"0.bias": torch.ones(2, dtype=torch.bool)},
+            r"mask of '0.bias' is torch.bool \(2,\), not bool \(30,\)",
+        ),
+        ({"0.bias": torch.ones(30)}, r"mask of '0.bias' is torch.float32 \(30,\), not bool \(30,\)"),
+    ],
+)
+def test_masks_that_do_not_fit(tmp_path: Path, masks: dict[str, Tensor], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        save(pruner(net(), masks), tmp_path / "f")
+
+
+@pytest.mark.parametrize("source", [None, {"w": torch.ones(2)}, torch.ones(2)], ids=lambda s: type(s).__name__)
+def test_neither_pruner_nor_model(tmp_path: Path, source: Any) -> None:
+    with pytest.raises(TypeError, match=f"not a {type(source).__name__}"):
+        save(source, tmp_path / "f")
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_an_error_while_writing_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    old = pruned()
+    save(old, tmp_path / "f")
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(OSError, match="disk full"):
+            save(net(seed=1), tmp_path / "f")
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    assert identical(load(tmp_path / "f"), old.model.state_dict())
+
+
+KILLED = """
+import os, signal, sys
+from torch import nn
+from prunewald.storage import save
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+assert "safetensors" not in sys.modules
+save(nn.Linear(500, 500), sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_kill_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
+    old = pruned()
+    save(old, tmp_path / "f")
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "f")],
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert identical(load(tmp_path / "f"), old.model.state_dict())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes")
+def test_modes_and_links(tmp_path: Path) -> None:
+    def mode() -> int:
+        return stat.S_IMODE((tmp_path / "f").stat().st_mode)
+
+    before = os.umask(0o027)
+    try:
+        save(net(), tmp_path / "f")
+        assert mode() == 0o640
+        (tmp_path / "f").chmod(0o604)
+        (tmp_path / "link").symlink_to("f")
+        save(net(seed=1), tmp_path / "link")
+    finally:
+        os.umask(before)
+    assert mode() == 0o604
+    assert (tmp_path / "link").is_symlink()
+    assert identical(load(tmp_path / "f"), net(seed=1).state_dict())
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        save(net(), tmp_path / "nowhere" / "f")

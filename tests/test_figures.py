@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+
+from prunewald.figures import Marks, accuracy_drop, write
+
+METHODS = [
+    Marks("one", [0.5, 0.9], [-0.1, -3.0], [-0.2, -4.0], [0.0, -2.0], "black", "x"),
+    Marks("two", [0.5, 0.9], [0.1, -1.0], [-0.2, -2.0], [0.4, 0.0], "darkorange", "^"),
+]
+
+
+def test_figure_shows_every_method_level_and_interval() -> None:
+    axes = accuracy_drop(METHODS, "a title").axes[0]
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["one", "two"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["50 %", "90 %"]
+    for container, method in zip(axes.containers, METHODS, strict=True):
+        marks, _, (bars,) = container
+        assert list(marks.get_ydata()) == method.mean
+        ends = [(low, high) for (_, low), (_, high) in bars.get_segments()]
+        assert ends == [pytest.approx(pair) for pair in zip(method.low, method.high, strict=True)]
+        assert (marks.get_color(), marks.get_marker()) == (method.color, method.marker)
+
+
+def test_write_is_whole_and_leaves_nothing_else(tmp_path: Path) -> None:
+    write(accuracy_drop(METHODS), tmp_path / "figure.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["figure.png"]
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "figure.png"
+    path.write_text("old")
+    figure = accuracy_drop(METHODS)
+
+    def fail(target: Path, **_: object) -> None:
+        target.write_text("half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(figure, "savefig", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write(figure, path)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("figure.png", "old")]
