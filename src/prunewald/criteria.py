@@ -99,7 +99,7 @@ class Random:
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by chance, the same on every run and device."""
         # The name is part of the seed, so that a tensor's order does not depend on the others.
-        generator = torch.Generator().manual_seed(self.seed + (crc32(stats.name.encode()) << 32))
+        generator = torch.Generator().manual_seed(crc32(f"{self.seed} {stats.name}".encode()))
         noise = torch.rand(stats.weight.shape, generator=generator, dtype=stats.weight.dtype)
         return noise.to(stats.weight.device)
 

@@ -305,7 +305,7 @@ class Pruner:
             raise ValueError("this Pruner was detached: make a new one to go on pruning")
         current = dict(self.model.named_parameters())
         for name, param in self._params.items():
-            if current.get(name) is not param:
+            if name not in current or current[name] is not param:
                 raise ValueError(
                     f"{name!r} is not the parameter it was when the Pruner was attached: attach a new Pruner"
                 )

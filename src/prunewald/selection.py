@@ -13,6 +13,7 @@ from torch import Tensor
 from prunewald.weights import pieces
 
 _DIGIT = 16
+_FEW = 1 << 12  # below this, counting 2^16 digits costs more than it saves
 _INTS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
@@ -92,7 +93,7 @@ def below(cut: Cut, ranked: Ranked, taken: int) -> tuple[Tensor, int]:
     score = cut.score.to(ranked.score)
     if cut.ties is None:
         return ranked.score <= score, 0
-    chosen = ranked.score < score
+    chosen = (ranked.score < score).contiguous()
     flat, start = chosen.view(-1), 0
     for piece, weight in zip(pieces(ranked.score), pieces(ranked.weight), strict=True):
         at = (piece == score).nonzero().view(-1)
@@ -107,6 +108,25 @@ def below(cut: Cut, ranked: Ranked, taken: int) -> tuple[Tensor, int]:
 
 def kth_smallest(values: Callable[[], Iterable[Tensor]], k: int) -> tuple[Tensor, int, int]:
     """The k-th smallest of all values (k from 1), how many of its equals are among these, and how many in all."""
+    few = _gather(values())
+    if few is not None:
+        value = few.kthvalue(k).values
+        return value, k - int(torch.count_nonzero(few < value)), int(torch.count_nonzero(few == value))
+    return _radix(values, k)
+
+
+def _gather(values: Iterable[Tensor]) -> Tensor | None:
+    """All values in one tensor, if they are few."""
+    found: list[Tensor] = []
+    for piece in values:
+        found.append(piece)
+        if sum(map(len, found)) > _FEW:
+            return None
+    return torch.cat([piece.to(found[0].device) for piece in found])
+
+
+def _radix(values: Callable[[], Iterable[Tensor]], k: int) -> tuple[Tensor, int, int]:
+    """The same by counting: the digits of the answer from the top, with one pass over the values for each."""
     example = next(iter(values()))
     prefix: int | None = None
     for shift in range(8 * example.element_size() - _DIGIT, -1, -_DIGIT):

@@ -103,45 +103,59 @@ def match(model: nn.Module, target: Target) -> list[Part]:
     names = canonical_names(model)
     if isinstance(target, tuple):
         return [_sliced(names, *target)]
-    if isinstance(target, nn.Parameter):
-        return [Part(names[n], names[n]) for n, p in model.named_parameters() if p is target]
     if isinstance(target, str):
         if target in names:
             return [Part(names[target], names[target])]
         if (match := _SLICED.match(target)) and match["name"] in names:
             return [_sliced(names, match["name"], _parse(match["index"]))]
-        modules = {n for n, _ in model.named_modules(remove_duplicate=False) if n and fnmatchcase(n, target)}
-        by_name = [n for n, p in _params(model) if _globbed(n, p, target)]
-    elif isinstance(target, type):
-        modules = {n for n, m in model.named_modules(remove_duplicate=False) if isinstance(m, target)}
-        by_name = []
-    else:
-        modules = {n for n, m in model.named_modules(remove_duplicate=False) if m is target}
-        by_name = []
-    chosen = [n for n, p in _params(model) if _inside(model, n, p, modules)] + by_name
-    return [Part(name, name) for name in dict.fromkeys(names[n] for n in chosen)]
+    chosen = (names[name] for name, param in _params(model) if _means(model, target, name, param))
+    return [Part(name, name) for name in dict.fromkeys(chosen)]
 
 
 def _params(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return list(model.named_parameters(remove_duplicate=False))
 
 
-def _inside(model: nn.Module, name: str, param: Tensor, modules: set[str]) -> bool:
-    """Whether naming these modules means this parameter: their weights; a norm or embedding only if itself named."""
-    owner = name.rpartition(".")[0]
-    if _is_lookup_or_norm(_owner(model, name)):
-        return owner in modules and param.is_floating_point() and not name.rpartition(".")[2].startswith("bias")
-    ancestors = {owner[: m.start()] for m in re.finditer(r"\.", owner)} | {owner, ""}
-    return bool(ancestors & modules) and _is_weight(name, param)
+def _means(model: nn.Module, target: Target, name: str, param: Tensor) -> bool:
+    """Whether a target means this parameter.
+
+    A module stands for its weights: not for biases, and for those of a norm or an embedding only if that itself is
+    named. A wildcard alone names nothing: "block.*" reaches no norm and no bias, "*.bias" every bias.
+    """
+    if param is target:
+        return True
+    owner, _, leaf = name.rpartition(".")
+    own_module = _owner(model, name)
+    if _is_lookup_or_norm(own_module):
+        inside = _names_module(target, owner, own_module, spelled=True) and not leaf.startswith("bias")
+    else:
+        owners = [owner[: m.start()] for m in re.finditer(r"\.", owner)] + [owner]
+        inside = any(_names_module(target, o, model.get_submodule(o), spelled=False) for o in {*owners, ""})
+        inside = inside and _is_weight(name, param)
+    return param.is_floating_point() and (inside or _globs_param(target, name, param, own_module))
 
 
-def _globbed(name: str, param: Tensor, pattern: str) -> bool:
-    """A wildcard reaches weights; biases and other vectors only where the pattern's last word names them ("*.bias")."""
-    if not fnmatchcase(name, pattern) or not param.is_floating_point():
+def _names_module(target: Target, name: str, module: nn.Module, spelled: bool) -> bool:
+    if isinstance(target, type):
+        return isinstance(module, target)
+    if isinstance(target, str):
+        return bool(name) and fnmatchcase(name, target) and (not spelled or _spells(target, name))
+    return module is target
+
+
+def _globs_param(target: Target, name: str, param: Tensor, owner: nn.Module) -> bool:
+    if not isinstance(target, str) or not fnmatchcase(name, target):
         return False
+    if name.rpartition(".")[2].startswith("bias") or (param.dim() < 2 and not _is_lookup_or_norm(owner)):
+        return _spells(target, name)
+    return not _is_lookup_or_norm(owner) or _spells(target.rpartition(".")[0], name.rpartition(".")[0])
+
+
+def _spells(pattern: str, name: str) -> bool:
+    """Whether the last word of a pattern has letters and fits the last word of a name."""
     last = pattern.rpartition(".")[2]
-    spelled = any(c.isalnum() for c in last) and fnmatchcase(name.rpartition(".")[2], last)
-    return spelled or _is_weight(name, param)
+    anchored = "." in pattern or pattern.startswith("*") or "." not in name  # "b*" means "block", not "block.bias"
+    return anchored and any(c.isalnum() for c in last) and fnmatchcase(name.rpartition(".")[2], last)
 
 
 def _sliced(names: Mapping[str, str], name: str, index: Index) -> Part:

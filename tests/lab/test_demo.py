@@ -9,9 +9,7 @@ from prunewald.lab.data import fashion_mnist
 from prunewald.lab.demo import Demo, DemoResult, farewell, run
 from prunewald.lab.models import PaperCnn
 from prunewald.lab.train import accuracy
-from prunewald.lab.trial import ABS, BOOTSTRAP, MOMENT, ticks
-
-METHODS = [ABS, BOOTSTRAP, MOMENT]
+from prunewald.lab.trial import METHODS, MOMENT, ticks
 
 
 def tiny(out: Path, workers: int = 1) -> Demo:
@@ -32,8 +30,7 @@ def test_networks_learn_and_pruning_to_half_keeps_it(result: DemoResult) -> None
         for (_, level), cell in cells.items():
             assert cell.sparsity == pytest.approx(level, abs=1e-3)
             assert 0.05 < cell.pruned <= 1
-            assert level == 0.9 or cell.retrained > 0.6
-            assert cell.retrained > 0.2
+            assert cell.retrained > (0.45 if level == 0.5 else 0.15)
             assert cell.validation == pytest.approx(cell.retrained, abs=0.1)
 
 
@@ -46,7 +43,8 @@ def test_table_has_every_method_and_level(result: DemoResult) -> None:
     text = str(result)
     lines = text.splitlines()
     assert all(len(line) <= 110 for line in lines)
-    assert f"Dense {50 * sum(trial.dense for trial in result.trials):.2f}" in text
+    dense = 100 * sum(trial.dense for trial in result.trials) / 2
+    assert float(lines[1].split()[1].rstrip(";")) == pytest.approx(dense, abs=0.006)
     for method in METHODS:
         rows = [line for line in lines if method in line and "criterion" not in line]
         assert len([line for line in rows if f"  {method}  " in line]) == 2

@@ -24,10 +24,15 @@ def train(
     generator: torch.Generator | None = None,
     progress: Callable[[], None] | None = None,
 ) -> None:
-    """Train by cross entropy; `generator` draws the batch order, `progress` is called after every epoch."""
+    """Train by cross entropy; `generator` draws the batch order, `progress` is called after every epoch.
+
+    Batches are as equal as can be, at most `batch_size`: a small last one would end every epoch with a step of
+    noise, right before the accuracy is measured (several points, with RMSprop).
+    """
     model.train()
     for _ in range(epochs):
-        for batch in torch.split(torch.randperm(len(x), generator=generator), batch_size):
+        order = torch.randperm(len(x), generator=generator)
+        for batch in torch.tensor_split(order, steps(len(x), 1, batch_size)):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x[batch]), y[batch])
             loss.backward()  # type: ignore[no-untyped-call, unused-ignore]

@@ -1,5 +1,6 @@
 """The paper's pseudo bootstrap: the standard deviation of each weight over the last B optimizer steps."""
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ class PseudoBootstrap:
     - `last=B` alone, for training of unknown length: a rolling window, its length right to 10 %, kept in sub-blocks.
     - `every=k`: only each k-th step, over the whole training, or the last B of those if `last` is given too.
 
-    Three float32 vectors of the tracked weights and a byte a weight; the rolling window takes 13, and a byte a block.
+    Three float32 vectors of the tracked weights and a byte a weight; the rolling window takes 13, and a byte a block
+    (15 where a fused optimizer may skip steps, as under GradScaler).
     `compiled=True` fuses the update by torch.compile (on a CPU this needs a C++ compiler).
     """
 
@@ -64,7 +66,7 @@ class PseudoBootstrap:
         block = self._block(state, snapshot)
         grads = {name: weight.grad for name, weight in weights.items()}
         collect_(state["shift"], block, snapshot, grads, None if due is True else due, self.compiled)
-        block["seen"] += 1
+        block["seen"] += self.every or 1 if due is True else 1
         self._forget_oldest(state["blocks"])
 
     def _due(self, step: Any) -> Any:
@@ -89,23 +91,36 @@ class PseudoBootstrap:
         return None if self.last is None or self.total_steps is not None else 2 * (self.last // 10) + 1
 
     def _block(self, state: State, snapshot: Mapping[str, Tensor]) -> State:
-        """The block to add to: a new one at the start and whenever the last one is full."""
+        """The block to add to: a new one at the start and whenever the last one has seen its share of steps."""
         blocks: list[State] = state["blocks"]
-        if not blocks or blocks[-1]["seen"] == self._block_length:
+        full = math.inf if self._block_length is None else self._block_length * (self.every or 1)
+        if not blocks or blocks[-1]["seen"] >= full:
             shift_to_(state["shift"], blocks, snapshot)
             blocks.append({"seen": 0, **new_block(snapshot)})
         return blocks[-1]
 
     def _forget_oldest(self, blocks: list[State]) -> None:
-        """Drop the oldest block as soon as the window is nearer to its length without it."""
-        if self._block_length is None or self.last is None:
-            return
-        if 2 * sum(block["seen"] for block in blocks) - blocks[0]["seen"] > 2 * self.last:
+        """Drop the oldest block once the window is nearer to its length without it."""
+        # A count on the device is not waited for: steps may have been skipped, so one block more is kept.
+        spare = isinstance(blocks[-1]["count"], Tensor)
+        if self._too_long([block["seen"] for block in blocks[spare:]], self.every or 1):
             del blocks[0]
+
+    def _too_long(self, lengths: list[int], scale: int) -> bool:
+        if self._block_length is None or self.last is None or not lengths:
+            return False
+        return 2 * sum(lengths) - lengths[0] > 2 * self.last * scale
+
+    def _window(self, state: State) -> list[State]:
+        """The blocks that make up the window, by what they really hold."""
+        blocks = [block for block in state["blocks"] if int(block["count"])]
+        while self._too_long([int(block["count"]) for block in blocks], 1):
+            del blocks[0]
+        return blocks
 
     def check(self, state: State) -> None:
         """Two snapshots are needed; a window that is not the one asked for is a warning."""
-        count, step = sum(int(block["count"]) for block in state["blocks"]), int(state["step"])
+        count, step = sum(int(block["count"]) for block in self._window(state)), int(state["step"])
         if count < 2:
             raise ValueError(
                 f"{brief(self)} has {count} snapshot(s) after {step} step(s) since it was attached or last pruned, and "
@@ -121,5 +136,5 @@ class PseudoBootstrap:
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """The standard deviation over the window, with n - 1; frozen where no gradient came in all of it."""
-        count, m2, moved = merged(state["blocks"], weight.name)
+        count, m2, moved = merged(self._window(state), weight.name)
         return Estimate((m2 / (count - 1)).sqrt_().to(weight.param.device), ~moved.to(weight.param.device))

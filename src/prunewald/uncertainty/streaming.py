@@ -140,13 +140,18 @@ def _compiled() -> Any:
 
 def merged(blocks: Sequence[Block], name: str) -> tuple[int, Tensor, Tensor]:
     """Count, sum of squared deviations and `moved` of one parameter over all blocks (Chan's formula)."""
-    first, *others = [block for block in blocks if int(block["count"])]
-    total, mean, m2, moved = int(first["count"]), first["mean"][name], first["m2"][name], first["moved"][name]
-    for block in others:
-        count = int(block["count"])
-        delta = block["mean"][name] - mean
-        m2 = m2 + block["m2"][name] + delta.square() * (total * count / (total + count))
+    kept = [block for block in blocks if int(block["count"])]
+    device = kept[-1]["mean"][name].device  # the model may have been moved since the older blocks were filled
+
+    def read(block: Block) -> tuple[int, Tensor, Tensor, Tensor]:
+        mean, m2, moved = (block[key][name].to(device) for key in ("mean", "m2", "moved"))
+        return int(block["count"]), mean, m2, moved
+
+    total, mean, m2, moved = read(kept[0])
+    for count, *block in map(read, kept[1:]):
+        delta = block[0] - mean
+        m2 = m2 + block[1] + delta.square() * (total * count / (total + count))
         mean = mean + delta * (count / (total + count))
-        moved = moved | block["moved"][name]
+        moved = moved | block[2]
         total += count
     return total, m2, moved

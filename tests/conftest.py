@@ -1,0 +1,20 @@
+"""What all tests share."""
+
+import os
+from collections.abc import Iterator
+
+# Before torch first multiplies bfloat16 matrices, since oneDNN reads it once: without AMX, which not every virtual
+# machine that announces it lets a program use.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For tiny models: two threads that wait for each other are a hundred times slower on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
