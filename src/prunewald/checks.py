@@ -1,9 +1,10 @@
 """What the Pruner refuses, and how it says so: the value and name given, and what to do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from prunewald.registry import brief
@@ -66,24 +67,70 @@ def _untrained(name: str, why: str) -> str:
     return f"{name!r} {why}, so nothing tells how certain it is: ignore={name!r}, or criterion=Magnitude()"
 
 
-def check_state(state: Mapping[str, Any], params: Mapping[str, Tensor], states: Sequence[Mapping[str, Any]]) -> None:
-    """A saved state must be of the same parameters and the same kind of estimator."""
-    if not {"masks", "states"} <= state.keys():
-        raise ValueError(f"not the state of a Pruner: it has {sorted(state)}, not 'masks' and 'states'")
-    masks = state["masks"]
+def check_state(
+    state: object, params: Mapping[str, Tensor], owners: Sequence[set[str]], states: Sequence[Mapping[str, Any]]
+) -> None:
+    """A saved state must be of the same parameters, and of the same kind of estimator on the same optimizers."""
+    if not isinstance(state, Mapping) or not {"masks", "states"} <= state.keys():
+        held = f"a dict of {sorted(map(str, state))}" if isinstance(state, Mapping) else type(state).__name__
+        raise ValueError(f"not the state of a Pruner: it is {held}, and should be a dict of 'masks' and 'states'")
+    masks, saved = state["masks"], state["states"]
+    if not isinstance(masks, Mapping) or not isinstance(saved, list):
+        raise ValueError(
+            f"not the state of a Pruner: its 'masks' are {type(masks).__name__}, and should be a dict, and its "
+            f"'states' are {type(saved).__name__}, and should be a list"
+        )
+    _check_masks(masks, params)
+    if [_keys(one) for one in saved] != [_keys(own) for own in states]:
+        raise ValueError(
+            f"the saved estimator states hold {[_keys(s) for s in saved]}, this Pruner's "
+            f"{[_keys(s) for s in states]}: make it with the same uncertainty and optimizers"
+        )
+    for one, own in zip(saved, owners, strict=False):
+        for name, tensor in _named_tensors(one):
+            _check_tensor(name, tensor, params, own)
+
+
+def _check_masks(masks: Mapping[str, Any], params: Mapping[str, Tensor]) -> None:
     if masks.keys() != params.keys():
         missing, other = sorted(params.keys() - masks.keys()), sorted(masks.keys() - params.keys())
         raise ValueError(f"the saved state is of other parameters: it lacks {missing} and has {other} besides")
     for name, mask in masks.items():
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+            raise ValueError(f"the saved mask of {name!r} is {kind}, and should be a bool tensor")
         if mask.shape != params[name].shape:
             raise ValueError(
                 f"the saved mask of {name!r} has shape {tuple(mask.shape)}, not {tuple(params[name].shape)}"
             )
-    if [sorted(saved) for saved in state["states"]] != [sorted(own) for own in states]:
+
+
+def _check_tensor(name: str, tensor: Tensor, params: Mapping[str, Tensor], own: set[str]) -> None:
+    if name not in own:
         raise ValueError(
-            f"the saved estimator states hold {[sorted(s) for s in state['states']]}, this Pruner's "
-            f"{[sorted(s) for s in states]}: make it with the same uncertainty and optimizers"
+            f"the saved estimator state is of {name!r}, which its optimizer here does not step (but {sorted(own)}): "
+            "give the Pruner the same optimizers in the same order"
         )
+    if tensor.shape != params[name].shape:
+        raise ValueError(
+            f"the saved estimator state of {name!r} has shape {tuple(tensor.shape)}, not {tuple(params[name].shape)}"
+        )
+
+
+def _keys(state: object) -> object:
+    return sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+
+
+def _named_tensors(state: object) -> Iterator[tuple[str, Tensor]]:
+    """Tensors by parameter name, however deep: whatever is in a dict that holds nothing but tensors."""
+    if isinstance(state, Mapping):
+        if all(isinstance(value, Tensor) for value in state.values()):
+            yield from state.items()
+        else:
+            state = list(state.values())
+    if isinstance(state, list):
+        for value in state:
+            yield from _named_tensors(value)
 
 
 def copied(state: Any) -> Any:

@@ -241,7 +241,7 @@ class Pruner:
         param = self._params[name]
         param.masked_fill_(self._dead(name), 0)
         self._mask_grad(name, param)
-        if param.requires_grad and name not in self._masked:
+        if self._attached and param.requires_grad and name not in self._masked:
             self._handles.append(param.register_post_accumulate_grad_hook(partial(self._mask_grad, name)))
             self._masked.add(name)
 
@@ -264,7 +264,7 @@ class Pruner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; one of other parameters or of another recipe is an error, and changes nothing."""
-        check_state(state, self._params, self._states)
+        check_state(state, self._params, self._owners, self._states)
         dead = {name: ~mask for name, mask in state["masks"].items()}
         self._states = copied(state["states"])
         self._pruned = {name: where for name, where in dead.items() if where.any()}
@@ -316,6 +316,7 @@ class Pruner:
 
     def _ready_weights(self) -> dict[str, Weight]:
         """The same, after a check that each has an uncertainty."""
+        weights = self._weights()
         if isinstance(self.uncertainty, Mapping):
             check_sigmas(self.uncertainty, self._params)
         else:
@@ -323,7 +324,7 @@ class Pruner:
         if self._online is not None:
             for state in self._states:
                 self._online.check(state)
-        return self._weights()
+        return weights
 
     def _estimate(self, weight: Weight) -> Estimate:
         if isinstance(self.uncertainty, Mapping):

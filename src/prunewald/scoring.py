@@ -94,7 +94,7 @@ class Scorer:
 
 def _threshold(stats: WeightStats, score: Tensor, keep: Tensor) -> float:
     """The lowest score kept; frozen weights, below zero only to be ordered, count as 0."""
-    lowest = float(score.masked_fill(~keep, torch.inf).min())
+    lowest = float(score[keep].min())
     return lowest if stats.frozen is None else max(lowest, 0.0)
 
 

@@ -98,10 +98,10 @@ class Moments:
     def add(self, values: Tensor, pruned: Tensor | None) -> None:
         """Take in the surviving entries of a tensor (Chan's formula)."""
         for piece, dead in zip(pieces(values), repeat(None) if pruned is None else pieces(pruned), strict=False):
-            x = (piece if dead is None else piece[~dead]).double()
+            x = piece if dead is None else piece[~dead]
             if n := x.numel():
-                mean = float(x.mean())
-                m2 = float((x - mean).square().sum())
+                variance, mean = map(float, torch.var_mean(x.to(accumulator(x)), correction=0))
+                m2 = n * variance
                 total, delta = self.count + n, mean - self.mean
                 self.m2 += m2 + delta * delta * self.count * n / total
                 self.mean += delta * n / total

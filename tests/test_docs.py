@@ -1,0 +1,122 @@
+"""The code in README and docs runs as it stands."""
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import prunewald as pw
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page):
+    return BLOCK.findall((ROOT / page).read_text())
+
+
+class Net(nn.Module):
+    """What the README's reader has: a model with a few layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 4, 3)
+        self.fc1 = nn.Linear(64, 48)
+        self.fc2 = nn.Linear(48, 32)
+        self.top = nn.ModuleDict({"head": nn.Linear(32, 2)})
+
+    def forward(self, x):
+        hidden = self.fc2(self.fc1(self.conv1(x).relu().flatten(1)).relu()).relu()
+        return self.top["head"](hidden)
+
+
+def train(model, optimizer, epochs):
+    for _ in range(10 * epochs):
+        x = torch.randn(16, 1, 6, 6)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), (x[:, 0, 2, 2] > 0).long()).backward()
+        optimizer.step()
+
+
+def test_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model, fresh = Net(), Net()
+    names = {
+        "model": model,
+        "fresh_model": fresh,
+        "optimizer": torch.optim.RMSprop(model.parameters(), lr=1e-3),
+        "train": train,
+        "epochs": 30,
+        "total_steps": 300,
+        "retrain_epochs": 2,
+        "nn": nn,
+    }
+    front_door, *others = blocks("README.md")
+    exec(front_door, names)
+    assert names["report"].sparsity == pytest.approx(0.9, abs=0.01)
+    assert int((fresh.fc1.weight == 0).sum()) == round(0.9 * 64 * 48)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), fresh.parameters(), strict=True))
+    assert "pruned by MagnitudeUncertainty(lam=0.01), sigma from PseudoBootstrap" in capsys.readouterr().out
+    names["pruner"].detach()
+    for block in others:
+        names["pruner"] = pw.Pruner(model, names["optimizer"])
+        exec(block, names)
+    assert "sigma from SecondMoment()" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", ["docs/guide.md"])
+def test_a_page_of_the_docs_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names: dict[str, object] = {}
+    for block in blocks(page):
+        exec(block, names)
+
+
+def test_the_five_lines_of_contributing_are_a_criterion(monkeypatch):
+    from prunewald import criteria, registry
+
+    known = {kind: dict(parts) for kind, parts in registry._parts.items()}
+    monkeypatch.setattr(registry, "_parts", known)
+    (block,) = blocks("CONTRIBUTING.md")
+    exec(block, vars(criteria) | {"__name__": "prunewald.criteria"})
+    model = Net()
+    by_square, by_size = (pw.Pruner(copy.deepcopy(model), criterion=name) for name in ("squared", "magnitude"))
+    by_square.prune(0.5)
+    by_size.prune(0.5)
+    assert all(torch.equal(mask, by_size.masks[name]) for name, mask in by_square.masks.items())
+
+
+def test_every_public_name_is_in_the_api_page():
+    page = (ROOT / "docs/api.md").read_text()
+    assert [name for name in pw.__all__ if f"`{name}" not in page] == []
+
+
+def test_the_signatures_in_the_api_page_are_true():
+    page = (ROOT / "docs/api.md").read_text()
+    for name in ("Magnitude", "MagnitudeUncertainty", "Wald", "Random", "PseudoBootstrap", "SecondMoment"):
+        call = re.search(rf"`({name}\(.*?\))`", page)
+        assert call is not None
+        assert eval(call[1], vars(pw)) == getattr(pw, name)()
+
+
+def test_doctests():
+    import doctest
+
+    from prunewald import criteria, inference
+
+    for module in (criteria, inference):
+        result = doctest.testmod(module)
+        assert result.attempted > 0
+        assert result.failed == 0
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in link:
+                assert (page.parent / link).exists(), f"{page.name} links to {link}"
