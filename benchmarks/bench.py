@@ -34,7 +34,7 @@ def interleaved(ways: dict[str, Callable[[], object]], blocks: int, inner: int) 
 
 
 def peak_over_start(code: str) -> tuple[float, float]:
-    """Run a snippet in a new process: `setup` before, `job` after the line '#---'; its seconds and peak bytes above setup."""
+    """Run a snippet in a new process; seconds and peak memory of what stands below its line "#---"."""
     setup, job = code.split("#---\n")
     script = (
         f"{setup}\nimport gc, json, time, resource\nfrom benchmarks.bench import resident, reset_peak\n"

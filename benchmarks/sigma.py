@@ -50,7 +50,7 @@ def worst(sigma: Tensor, exact: Tensor) -> float:
 
 
 def accuracy() -> list[dict[str, object]]:
-    rows = []
+    rows: list[dict[str, object]] = []
     print(f"largest relative error of sigma over {N:,} weights, B = {B}")
     print(f"{'snapshots':16}{'moves':>8}{'one window':>13}{'rolling':>11}{'E[x^2]-E[x]^2':>16}")
     for kind in ("independent", "random walk", "outlying first"):

@@ -1,6 +1,7 @@
 """Step time while the pseudo bootstrap collects, as a ratio to the plain step; all ways take turns in one run."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ BATCH, B = 128, 200
 def network(device: str) -> nn.Sequential:
     torch.manual_seed(0)
     sizes = (784, 512, 1024, 512, 10)
-    layers = [m for a, b in zip(sizes, sizes[1:], strict=False) for m in (nn.Linear(a, b), nn.ReLU())]
+    layers = [m for a, b in pairwise(sizes) for m in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1]).to(device)
 
 

@@ -11,10 +11,10 @@ METHODS = [
 
 
 def test_figure_shows_every_method_level_and_interval() -> None:
-    axes = accuracy_drop(METHODS, "a title").axes[0]
+    axes = accuracy_drop(METHODS, control=0.3, title="a title").axes[0]
     legend = axes.get_legend()
     assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["one", "two"]
+    assert [text.get_text() for text in legend.get_texts()] == ["not pruned, trained on", "one", "two"]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["50 %", "90 %"]
     for container, method in zip(axes.containers, METHODS, strict=True):
         marks, _, (bars,) = container

@@ -45,7 +45,7 @@ def check_sigmas(sigmas: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> 
             )
 
 
-def check_trained(params: Mapping[str, Tensor], owners: Sequence[set[str]]) -> None:
+def check_trained(params: Mapping[str, Tensor], owners: Sequence[Sequence[str]]) -> None:
     """A tensor that cannot have moved has no uncertainty: better an error than a mass pruning."""
     for name, param in params.items():
         if not param.requires_grad:
@@ -68,7 +68,7 @@ def _untrained(name: str, why: str) -> str:
 
 
 def check_state(
-    state: object, params: Mapping[str, Tensor], owners: Sequence[set[str]], states: Sequence[Mapping[str, Any]]
+    state: object, params: Mapping[str, Tensor], owners: Sequence[Sequence[str]], states: Sequence[Mapping[str, Any]]
 ) -> None:
     """A saved state must be of the same parameters, and of the same kind of estimator on the same optimizers."""
     if not isinstance(state, Mapping) or not {"masks", "states"} <= state.keys():
@@ -105,7 +105,7 @@ def _check_masks(masks: Mapping[str, Any], params: Mapping[str, Tensor]) -> None
             )
 
 
-def _check_tensor(name: str, tensor: Tensor, params: Mapping[str, Tensor], own: set[str]) -> None:
+def _check_tensor(name: str, tensor: Tensor, params: Mapping[str, Tensor], own: Sequence[str]) -> None:
     if name not in own:
         raise ValueError(
             f"the saved estimator state is of {name!r}, which its optimizer here does not step (but {sorted(own)}): "

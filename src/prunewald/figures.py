@@ -24,11 +24,12 @@ class Marks:
     marker: str = "x"
 
 
-def accuracy_drop(methods: Sequence[Marks], title: str = "") -> "Figure":
+def accuracy_drop(methods: Sequence[Marks], control: float | None = None, title: str = "") -> "Figure":
     """Draw accuracy drop against pruning level, in points, as in the paper's Figures 1 to 3.
 
     Small drops matter most and large ones must still fit: the scale is linear within one point of zero and
-    logarithmic beyond. Levels stand side by side, evenly spaced.
+    logarithmic beyond. Levels stand side by side, evenly spaced. `control` is what the extra training alone
+    gives the unpruned network.
     """
     from matplotlib.figure import Figure
 
@@ -36,6 +37,8 @@ def accuracy_drop(methods: Sequence[Marks], title: str = "") -> "Figure":
     axes = figure.add_subplot()
     levels = sorted({level for method in methods for level in method.levels})
     axes.axhline(0, color="0.5", linewidth=0.9)
+    if control is not None:
+        axes.axhline(control, color="0.5", linewidth=0.9, linestyle="--", label="not pruned, trained on")
     for place, method in enumerate(methods):
         shift = 0.14 * (place - (len(methods) - 1) / 2)
         axes.errorbar(

@@ -62,7 +62,7 @@ class Pruner:
         self.optimizers = _optimizers(optimizer)
         self.criterion: Criterion | None = make("criterion", criterion)
         self.uncertainty: Online | Mapping[str, Tensor] | None = make("uncertainty", uncertainty)
-        if self.uncertainty is None and self.criterion is not None and self.criterion.uses_sigma:
+        if self.uncertainty is None and self.criterion is not None and self._uses_sigma(self.criterion):
             self.uncertainty = SecondMoment()
         self.scope: Allocation = make("allocation", scope)
         self.pattern: Pattern = make("pattern", pattern)
@@ -133,9 +133,13 @@ class Pruner:
     def _scorer(self) -> tuple[Scorer, list[str]]:
         """The criterion in force, over weights that were checked."""
         criterion, notes = self._default_criterion() if self.criterion is None else (self.criterion, [])
-        if not criterion.uses_sigma:
+        if not self._uses_sigma(criterion):
             return Scorer(self._weights(), self.parts, criterion, None), notes
         return Scorer(self._ready_weights(), self.parts, criterion, self._estimate), notes
+
+    def _uses_sigma(self, criterion: Criterion) -> bool:
+        # A plain function says nothing of itself: it gets a sigma if there is one.
+        return getattr(criterion, "uses_sigma", self.uncertainty is not None)
 
     def _default_criterion(self) -> tuple[Criterion, list[str]]:
         if self.uncertainty is not None:
@@ -200,7 +204,7 @@ class Pruner:
         if empty := [row.name for row in rows if not row.kept]:
             notes = [*notes, f"emptied: {', '.join(empty)} lost all weights, and pass nothing on"]
         sigma = ""
-        if scorer.criterion.uses_sigma:
+        if scorer.estimate is not None:
             sigma = describe(SecondMoment() if self.uncertainty is None else self.uncertainty)
         return Report(rows, brief(scorer.criterion), sigma, name_of("allocation", self.scope), notes, dry_run)
 
@@ -322,8 +326,9 @@ class Pruner:
         else:
             check_trained(self._params, self._owners)
         if self._online is not None:
-            for state in self._states:
-                self._online.check(state)
+            for state, own in zip(self._states, self._owners, strict=True):
+                if own:
+                    self._online.check(state)
         return weights
 
     def _estimate(self, weight: Weight) -> Estimate:
@@ -345,9 +350,9 @@ def _optimizers(given: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer
     return optimizers
 
 
-def _owners(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list[set[str]]:
+def _owners(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list[list[str]]:
     """Which parameters each optimizer steps; without optimizers, all of them belong to the user's own step."""
     held = [{id(p) for group in o.param_groups for p in group["params"]} for o in optimizers]
     if not held:
-        return [set(params)]
-    return [{name for name, p in params.items() if id(p) in own} for own in held]
+        return [list(params)]
+    return [[name for name, p in params.items() if id(p) in own] for own in held]

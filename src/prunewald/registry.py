@@ -53,6 +53,6 @@ def name_of(kind: str, part: object) -> str:
 def brief(part: object) -> str:
     """A part as its repr, without the fields that have their default."""
     if not is_dataclass(part):
-        return repr(part)
+        return getattr(part, "__name__", repr(part))
     changed = [f"{f.name}={getattr(part, f.name)!r}" for f in fields(part) if getattr(part, f.name) != f.default]
     return f"{type(part).__name__}({', '.join(changed)})"

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import platform
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +20,7 @@ from prunewald.lab.data import fashion_mnist
 from prunewald.lab.models import PaperCnn
 from prunewald.lab.pool import Tick, cpus, each
 from prunewald.lab.progress import progress_bar
-from prunewald.lab.table import Row, rows, table
+from prunewald.lab.table import rows, table
 from prunewald.lab.train import accuracy
 from prunewald.lab.trial import ABS, BOOTSTRAP, MOMENT, Keep, Settings, Trial, run_trial, ticks
 
@@ -78,7 +79,7 @@ def run(config: Demo) -> DemoResult:
     environment = _environment(workers, time.perf_counter() - start)
     paths = (config.out / name for name in ("model.pw", "figure.png", "results.json"))
     result = DemoResult(config, tuple(trials), environment, *paths)
-    write(_figure(rows(trials)), result.figure)
+    write(_figure(trials), result.figure)
     _write_json(result.to_dict(), result.numbers)
     return result
 
@@ -107,8 +108,8 @@ def _one(config: Demo, keep: Keep, seed: int, tick: Tick) -> Trial:
     return run_trial(config, seed, tick, keep if seed == 0 else None)
 
 
-def _figure(summary: Sequence[Row]) -> Any:
-    marks = []
+def _figure(trials: Sequence[Trial]) -> Any:
+    marks, summary = [], rows(trials)
     for method, (color, marker) in STYLE.items():
         chosen = [row for row in summary if row.method == method]
         drops = [row.drop for row in chosen]
@@ -123,8 +124,9 @@ def _figure(summary: Sequence[Row]) -> Any:
                 marker,
             )
         )
-    title = f"Fashion-MNIST, pruned and retrained; mean of {summary[0].drop.n} networks, 95 % intervals"
-    return accuracy_drop(marks, title)
+    control = 100 * statistics.fmean(trial.control - trial.dense for trial in trials)
+    title = f"Fashion-MNIST, pruned and retrained; mean of {len(trials)} networks, 95 % intervals"
+    return accuracy_drop(marks, control, title)
 
 
 def _environment(workers: int, seconds: float) -> dict[str, Any]:

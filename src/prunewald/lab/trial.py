@@ -22,7 +22,7 @@ class Settings:
     """What one seed does.
 
     The two lambda* had the best mean validation accuracy over 80, 90 and 95 % on six networks of other seeds
-    (40 epochs, 6 of retraining), among 0, 0.001, 0.01, 0.1, 1 for the pseudo bootstrap and 0, 0.1, 1, 10 for the
+    (30 epochs, 5 of retraining), among 0, 0.001, 0.01, 0.1, 1 for the pseudo bootstrap and 0, 0.1, 1, 10 for the
     second moment. ABS has no such setting. `last` is the paper's B, or all steps where there are fewer.
     """
 
