@@ -62,7 +62,7 @@ def environment() -> dict[str, Any]:
     """What a number depends on."""
     model = next((x.split(":")[1].strip() for x in _cpu_info() if x.startswith("model name")), platform.processor())
     return {
-        "command": " ".join(["python -m", _module(), *sys.argv[1:]]),
+        "command": " ".join(["python -m", _module(), *_arguments()]),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "cpu": model,
@@ -75,6 +75,13 @@ def environment() -> dict[str, Any]:
 def _cpu_info() -> list[str]:
     path = Path("/proc/cpuinfo")
     return path.read_text().splitlines() if path.exists() else []
+
+
+def _arguments() -> list[str]:
+    """What was asked for, without where the numbers go."""
+    asked = sys.argv[1:]
+    at = asked.index("--json") if "--json" in asked else len(asked)
+    return asked[:at] + asked[at + 2 :]
 
 
 def _module() -> str:

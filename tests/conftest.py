@@ -3,8 +3,8 @@
 import os
 from collections.abc import Iterator
 
-# Before torch first multiplies bfloat16 matrices, since oneDNN reads it once: without AMX, which not every virtual
-# machine that announces it lets a program use.
+# Before torch first multiplies bfloat16 matrices, since oneDNN reads it once: plain AVX-512, not the AMX units, so that
+# results do not depend on what a virtual machine passes on.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest

@@ -86,6 +86,17 @@ def test_a_model_moves_within_the_window(estimator, move):
     assert zeros_hold(pruners[1].model, pruners[1])
 
 
+def test_the_optimizer_may_have_stayed_behind():
+    """Second moments are read where they are."""
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    one_step(model, optimizer, 0)
+    model.to("cuda")
+    pruner = pw.Pruner(model, optimizer)
+    pruner.prune(0.8)
+    assert zeros_hold(model, pruner)
+
+
 def scaled_step(model: nn.Module, optimizer: Optimizer, scaler: GradScaler, step: int, overflow: bool) -> None:
     optimizer.zero_grad()
     scaler.scale(loss_of(model, step) * (torch.inf if overflow else 1.0)).backward()

@@ -244,3 +244,15 @@ def test_a_dry_run_holds_nothing():
     pruner.prune(0.8, dry_run=True)
     assert torch.equal(model[0].weight, before)
     assert all(mask.all() for mask in pruner.masks.values())
+
+
+def test_a_layer_pruned_while_frozen_gets_its_gradient_masked_once_it_trains():
+    model = net()
+    model[0].weight.requires_grad_(False)
+    optimizer = sgd(model)
+    pruner = pw.Pruner(model, optimizer, criterion="magnitude")
+    pruner.prune(0.8)
+    model[0].weight.requires_grad_(True)
+    for step in range(2):
+        one_step(model, optimizer, step)
+    assert not model[0].weight.grad[~pruner.masks["0.weight"]].any()

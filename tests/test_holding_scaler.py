@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 GOOD = list(range(20))  # the batches that count
 BAD = -1  # one whose loss overflows
 WINDOW = pw.PseudoBootstrap(last=6, total_steps=len(GOOD))
-# No momentum: torch's fused SGD leaves its buffer uninitialised where the very first step is skipped (2.4 to 2.13).
+# No momentum: torch's fused SGD leaves its buffer uninitialised if the first step is skipped (seen on 2.4 and 2.13).
 OPTIMIZERS = {"SGD": {"lr": 0.1}, "Adam": {"lr": 0.01}, "Adagrad": {"lr": 0.1}}
 ESTIMATORS = {
     "window": WINDOW,

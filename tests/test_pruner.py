@@ -277,7 +277,7 @@ def test_a_tensor_that_never_trained(uncertainty):
     model[0].weight.requires_grad_(False)
     refused(pruner(model, model.parameters()), "'0.weight' does not require gradients", 0.5)
     model = network()
-    refused(pruner(model, model[2:].parameters()), "'0.weight' is in no optimizer", 0.5)
+    refused(pruner(model, model[2:].parameters()), "'0.weight' was in no optimizer", 0.5)
     model = network()
     model[0].weight.register_hook(torch.zeros_like)
     refused(pruner(model, model.parameters()), "'0.weight' got no gradient", 0.5)

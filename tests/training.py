@@ -30,7 +30,7 @@ def loss_of(model: nn.Module, step: int) -> Tensor:
     """The loss on the batch of one step, in the type and on the device of the model."""
     like = next(model.parameters())
     x, y = batch(step)
-    return mse_loss(model(x.to(like)), y.to(like))
+    return (model(x.to(like)) - y.to(like)).square().mean()  # type: ignore[no-any-return]
 
 
 def one_step(model: nn.Module, optimizer: Optimizer, step: int) -> None:

@@ -51,7 +51,7 @@ def check_trained(params: Mapping[str, Tensor], owners: Sequence[Sequence[str]])
         if not param.requires_grad:
             raise ValueError(_untrained(name, "does not require gradients"))
         if not any(name in own for own in owners):
-            raise ValueError(_untrained(name, "is in no optimizer that this Pruner was given"))
+            raise ValueError(_untrained(name, "was in no optimizer of this Pruner when it was attached"))
 
 
 def check_moved(weight: Weight, estimate: Estimate) -> None:

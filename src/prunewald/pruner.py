@@ -234,6 +234,7 @@ class Pruner:
         at = next(i for i, own in enumerate(self.optimizers) if own is optimizer)
         for name in self._pruned:
             self._params[name].masked_fill_(self._dead(name), 0)
+            self._hook_(name)
         self._watch_(at, optimizer)
 
     def _watch_(self, at: int, optimizer: Optimizer | None) -> None:
@@ -242,9 +243,13 @@ class Pruner:
 
     def _hold_(self, name: str) -> None:
         """Zero the pruned weights of a parameter and their gradients, now and after every backward pass."""
+        self._params[name].masked_fill_(self._dead(name), 0)
+        self._mask_grad(name, self._params[name])
+        self._hook_(name)
+
+    def _hook_(self, name: str) -> None:
+        """Mask the gradient after every backward pass, from when the parameter takes one."""
         param = self._params[name]
-        param.masked_fill_(self._dead(name), 0)
-        self._mask_grad(name, param)
         if self._attached and param.requires_grad and name not in self._masked:
             self._handles.append(param.register_post_accumulate_grad_hook(partial(self._mask_grad, name)))
             self._masked.add(name)
@@ -263,11 +268,14 @@ class Pruner:
     # ---- resume --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Masks and estimator state: tensors and plain numbers, safe under torch.load(weights_only=True)."""
+        """Masks and estimator state: tensors and plain numbers, safe under torch.load(weights_only=True).
+
+        As in torch's own, the tensors are the living ones: deepcopy what you keep in memory.
+        """
         return {"masks": self.masks, "states": self._states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; one of other parameters or of another recipe is an error, and changes nothing."""
+        """Go on from a saved state; one of other parameters or another kind of estimator is an error."""
         check_state(state, self._params, self._owners, self._states)
         dead = {name: ~mask for name, mask in state["masks"].items()}
         self._states = copied(state["states"])

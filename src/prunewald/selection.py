@@ -5,6 +5,7 @@ smallest value is found by a radix search over the bits of the floats, which onl
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from prunewald.weights import pieces
 
 _DIGIT = 16
 _FEW = 1 << 12  # below this, counting 2^16 digits costs more than it saves
+_KEPT = 1 << 22  # scores of so many weights are kept from pass to pass
 _INTS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
@@ -25,11 +27,11 @@ class Ranked(NamedTuple):
 
 
 class Scores(Mapping[str, Ranked]):
-    """The scores of many tensors by name, computed when asked for and not kept: never a whole model at once."""
+    """The scores of many tensors by name, computed when asked for; those of a large model are never all kept."""
 
     def __init__(self, sizes: Mapping[str, int], rank: Callable[[str], Ranked]) -> None:
         self.sizes = dict(sizes)
-        self._rank = rank
+        self._rank = cache(rank) if sum(self.sizes.values()) <= _KEPT else rank
 
     def __getitem__(self, name: str) -> Ranked:
         return self._rank(name)

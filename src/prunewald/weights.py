@@ -38,11 +38,6 @@ class Weight:
     param: Tensor
     pruned: Tensor | None  # None: nothing is pruned yet
 
-    @property
-    def alive(self) -> Tensor | None:
-        """True where a weight is not pruned."""
-        return None if self.pruned is None else ~self.pruned
-
     def spread(self) -> float:
         """The standard deviation of its surviving weights."""
         moments = Moments()

@@ -29,13 +29,13 @@ def test_networks_learn_and_pruning_to_half_keeps_it(result: DemoResult) -> None
         assert list(cells) == [(method, level) for level in (0.5, 0.9) for method in METHODS]
         for (_, level), cell in cells.items():
             assert cell.sparsity == pytest.approx(level, abs=1e-3)
-            assert 0.05 < cell.pruned <= 1
-            assert cell.retrained > (0.45 if level == 0.5 else 0.15)
+            assert 0.05 < cell.pruned < 0.85
+            assert cell.retrained > (0.45 if level == 0.5 else 0.05)
             assert cell.validation == pytest.approx(cell.retrained, abs=0.1)
 
 
 def test_methods_prune_differently(result: DemoResult) -> None:
-    pruned = [tuple(cell.pruned for cell in trial.cells if cell.level == 0.9) for trial in result.trials]
+    pruned = [tuple(cell.pruned for cell in trial.cells if cell.level == 0.5) for trial in result.trials]
     assert all(len(set(cells)) == 3 for cells in pruned)
 
 

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 import torch
 
@@ -19,6 +21,14 @@ def square(item: int, tick: Tick) -> tuple[int, int]:
     return item * item, torch.get_num_threads()
 
 
+def fail_or_go_on(item: int, tick: Tick) -> None:
+    if item == 1:
+        raise ValueError("item 1 is bad")
+    while True:
+        tick("on and on")
+        time.sleep(0.05)
+
+
 def fail_at_two(item: int, tick: Tick) -> int:
     if item == 2:
         raise ValueError("item 2 is bad")
@@ -37,6 +47,11 @@ def test_results_are_in_order_with_every_tick(workers: int) -> None:
 def test_a_failure_is_the_jobs_own(workers: int) -> None:
     with pytest.raises(ValueError, match="item 2 is bad"):
         each(fail_at_two, range(4), workers, Recorder())
+
+
+def test_a_failure_stops_the_other_jobs() -> None:
+    with pytest.raises(ValueError, match="item 1 is bad"):
+        each(fail_or_go_on, range(2), 2, Recorder())
 
 
 def test_cpus() -> None:

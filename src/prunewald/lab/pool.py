@@ -21,7 +21,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Tick = Callable[[str], None]
 
-_ticks: Any = None  # the worker's end of the queue of progress
+_ticks: Any = None  # in a worker: the queue of progress
+_stop: Any = None  # in a worker: the event that tells it to give up
 
 
 def cpus() -> int:
@@ -46,25 +47,28 @@ def each(job: Callable[[Item, Tick], Result], items: Sequence[Item], workers: in
 def _spread(job: Callable[[Item, Tick], Result], items: Sequence[Item], workers: int, bar: Bar) -> list[Result]:
     # Not fork: a fork of a process whose OpenMP threads have started can hang.
     context = multiprocessing.get_context("spawn")
-    ticks = context.Queue()
-    with ProcessPoolExecutor(workers, context, _start, (ticks,)) as pool:
+    ticks, stop = context.Queue(), context.Event()
+    with ProcessPoolExecutor(workers, context, _start, (ticks, stop)) as pool:
         jobs = [pool.submit(_work, job, item) for item in items]
         try:
             _follow(jobs, ticks, bar)
             return [done.result() for done in jobs]
         except BaseException:
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
 def _follow(jobs: Sequence[Future[Any]], ticks: Any, bar: Bar) -> None:
-    """Show progress until every job is done or one has failed."""
+    """Show progress until every job is done; raise what a job raised, as soon as it has."""
     while True:
-        over = all(job.done() for job in jobs) or any(job.done() and job.exception() for job in jobs)
+        finished = [job for job in jobs if job.done()]
+        for job in finished:
+            job.result()
         try:
             _show(bar, ticks.get(timeout=0.2))
         except queue.Empty:
-            if over:
+            if len(finished) == len(jobs):
                 return
 
 
@@ -73,16 +77,22 @@ def _show(bar: Bar, text: str) -> None:
     bar.update()
 
 
-def _start(ticks: Any) -> None:
-    global _ticks
-    _ticks = ticks
+def _start(ticks: Any, stop: Any) -> None:
+    global _ticks, _stop
+    _ticks, _stop = ticks, stop
     # Ctrl-C reaches the whole group: the workers end at once and the parent tells the user.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     torch.set_num_threads(1)
 
 
 def _work(job: Callable[[Item, Tick], Result], item: Item) -> Result:
-    return job(item, _ticks.put)
+    return job(item, _tick)
+
+
+def _tick(text: str) -> None:
+    if _stop.is_set():
+        raise RuntimeError("stopped, since another job failed or the user asked for it")
+    _ticks.put(text)
 
 
 @contextmanager

@@ -66,16 +66,18 @@ class SecondMoment:
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """1 / sqrt(v), infinite (and frozen) where v is 0."""
-        v = self._second_moment(state, weight, optimizer)
-        sigma = v.rsqrt()
+        v = self._second_moment(state, weight, optimizer).to(weight.param.device)
+        frozen = v == 0
+        sigma = v.rsqrt_()
         if self.samples is not None and self.batch_size is not None:
-            return Estimate(sigma / (self.samples * self.batch_size) ** 0.5, v == 0)
-        living = v > 0 if weight.alive is None else (v > 0) & weight.alive
-        if living.any():
-            sigma *= weight.spread() / float(sigma[living].median())
-        return Estimate(sigma, v == 0)
+            return Estimate(sigma.div_((self.samples * self.batch_size) ** 0.5), frozen)
+        living = sigma[~frozen if weight.pruned is None else ~(frozen | weight.pruned)]
+        if living.numel():
+            sigma.mul_(weight.spread() / float(living.median()))
+        return Estimate(sigma, frozen)
 
     def _second_moment(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Tensor:
+        """v, in a tensor of its own."""
         if is_factored(optimizer, weight.param):
             raise ValueError(
                 f"{type(optimizer).__name__} keeps only row and column means of the second moment of {weight.name!r}, "
