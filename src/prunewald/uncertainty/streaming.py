@@ -1,22 +1,23 @@
 """The running variance of many tensors: Welford's update on weights shifted by a snapshot, in float32.
 
 Weights are near 1e-2 and move by 1e-6: the shift makes the differences exact, Welford keeps them so over random walks
-and outliers. The weights are taken in by lots small enough that every temporary stays in the cache.
+and outliers. On a CPU the weights are taken in by pieces small enough that the one temporary stays in the cache.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from prunewald.weights import accumulator
 
-# On a CPU a lot must fit the cache; a GPU wants few, large launches.
-_CPU_LOT, _GPU_LOT = 1 << 15, 1 << 26
+_LOT = 1 << 26  # elements taken in together, on a GPU
+_PIECE = 1 << 18  # and on a CPU
 
-Block = dict[str, Any]  # count, and by parameter name: mean (of the shifted weights), m2, moved
+Block: TypeAlias = dict[str, Any]  # count, and by parameter name: mean (of the shifted weights), m2, moved
+Column: TypeAlias = list[Tensor]  # one tensor a parameter
 
 
 def new_block(weights: Mapping[str, Tensor]) -> Block:
@@ -52,90 +53,84 @@ def collect_(
 ) -> None:
     """Take one snapshot into a block; `took` (0 or 1, on the device) tells whether it counts, None that it does."""
     block["count"] = block["count"] + (1 if took is None else took)
-    for device, names in _by_device(weights).items():
-        columns = [[weights[name].detach() for name in names]]
+    for device, names in _lots(weights):
         for kept in (shift, block["mean"], block["m2"], block["moved"]):
             for name in names:
                 kept[name] = kept[name].to(device)
-            columns.append([kept[name] for name in names])
-        columns.append([_dense(grads[name], weights[name]) for name in names])
+        tables = (weights, shift, block["mean"], block["m2"])
+        columns = [[table[name].detach() for name in names] for table in tables]
         if took is None and not compiled:
-            for lot in _lots(columns, _CPU_LOT if device.type == "cpu" else _GPU_LOT):
-                _welford_(block["count"], *lot)
+            (_welford_in_cache_ if device.type == "cpu" else _welford_)(block["count"], *columns)
         else:
             gate = torch.ones((), device=device) if took is None else took.to(device, torch.float32)
             count = torch.as_tensor(block["count"], device=device, dtype=torch.float32)
-            update_ = _compiled() if compiled else _gated_welford_
-            update_(gate, gate / count.clamp(min=1), *columns)
+            (_compiled() if compiled else _gated_welford_)(gate, gate / count.clamp(min=1), *columns)
+        for name in names:
+            _mark_(block["moved"][name], grads[name], took)
 
 
-def _by_device(weights: Mapping[str, Tensor]) -> dict[torch.device, list[str]]:
-    devices: dict[torch.device, list[str]] = {}
+def _lots(weights: Mapping[str, Tensor]) -> Iterator[tuple[torch.device, list[str]]]:
+    """The names by device, in lots that bound the temporaries on a GPU."""
+    names: list[str] = []
+    size = 0
     for name, weight in weights.items():
-        devices.setdefault(weight.device, []).append(name)
-    return devices
+        if names and (weight.device != weights[names[0]].device or size + weight.numel() > _LOT):
+            yield weights[names[0]].device, names
+            names, size = [], 0
+        names.append(name)
+        size += weight.numel()
+    if names:
+        yield weights[names[0]].device, names
 
 
-def _dense(grad: Tensor | None, weight: Tensor) -> Tensor:
-    if grad is None:
-        return weight.new_zeros(()).expand(weight.shape)
-    return grad.to_dense() if grad.is_sparse else grad.detach()
-
-
-def _lots(columns: Sequence[Sequence[Tensor]], size: int) -> Iterator[list[list[Tensor]]]:
-    """Cut the tensors of all columns alike, along their first dimension, and hand them out in lots of about `size`."""
-    lot: list[tuple[Tensor, ...]] = []
-    filled = 0
-    for row in zip(*columns, strict=True):
-        rows = max(1, size * len(row[0]) // max(row[0].numel(), 1)) if row[0].dim() else 1
-        for cut in zip(*(t.split(rows) if t.dim() else (t,) for t in row), strict=True):
-            if lot and filled + cut[0].numel() > size:
-                yield [list(column) for column in zip(*lot, strict=True)]
-                lot, filled = [], 0
-            lot.append(cut)
-            filled += cut[0].numel()
-    if lot:
-        yield [list(column) for column in zip(*lot, strict=True)]
-
-
-def _welford_(
-    count: int,
-    weights: list[Tensor],
-    shift: list[Tensor],
-    mean: list[Tensor],
-    m2: list[Tensor],
-    moved: list[Tensor],
-    grads: list[Tensor],
-) -> None:
+def _welford_(count: int, weights: Column, shift: Column, mean: Column, m2: Column) -> None:
+    """All tensors together: a GPU wants few, large launches."""
     delta = torch._foreach_sub(weights, shift)
     torch._foreach_sub_(delta, mean)
     torch._foreach_add_(mean, delta, alpha=1 / count)
     torch._foreach_addcmul_(m2, delta, delta, value=1 - 1 / count)
-    for flag, grad in zip(moved, grads, strict=True):
-        flag.logical_or_(grad != 0)
 
 
-def _gated_welford_(
-    gate: Tensor,
-    rate: Tensor,
-    weights: list[Tensor],
-    shift: list[Tensor],
-    mean: list[Tensor],
-    m2: list[Tensor],
-    moved: list[Tensor],
-    grads: list[Tensor],
-) -> None:
+def _welford_in_cache_(count: int, weights: Column, shift: Column, mean: Column, m2: Column) -> None:
+    """The same by pieces whose one temporary stays in the cache of a CPU."""
+    for row in zip(weights, shift, mean, m2, strict=True):
+        scratch: Tensor | None = None
+        for w, s, mu, square in _cut(row):
+            if scratch is None or scratch.shape != w.shape:
+                scratch = torch.empty(w.shape, dtype=mu.dtype)
+            torch.sub(w, s, out=scratch).sub_(mu)
+            mu.add_(scratch, alpha=1 / count)
+            square.addcmul_(scratch, scratch, value=1 - 1 / count)
+
+
+def _cut(row: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+    """Cut tensors of one shape alike, along their first dimension."""
+    size = row[0].numel()
+    if size <= _PIECE:
+        return iter([tuple(row)])
+    rows = max(1, _PIECE * len(row[0]) // size)
+    return zip(*(tensor.split(rows) for tensor in row), strict=True)
+
+
+def _gated_welford_(gate: Tensor, rate: Tensor, weights: Column, shift: Column, mean: Column, m2: Column) -> None:
     """The same with numbers that are on the device: nothing waits, and nothing is compiled anew at every step."""
-    for w, s, mu, square, flag, grad in zip(weights, shift, mean, m2, moved, grads, strict=True):
+    for w, s, mu, square in zip(weights, shift, mean, m2, strict=True):
         delta = w - s - mu
         mu.add_(delta * rate)
         square.add_(delta * delta * (gate - rate))
-        flag.logical_or_((grad != 0) & (gate != 0))
 
 
 @cache
 def _compiled() -> Any:
     return torch.compile(_gated_welford_)
+
+
+def _mark_(moved: Tensor, grad: Tensor | None, took: Tensor | None) -> None:
+    """Remember where a gradient was not zero."""
+    if grad is None:
+        return
+    some = (grad.to_dense() if grad.is_sparse else grad).bool()  # twice as fast as a comparison with 0
+    moved.logical_or_(some if took is None else some & took.to(some.device).bool())
 
 
 def merged(blocks: Sequence[Block], name: str) -> tuple[int, Tensor, Tensor]:
