@@ -58,8 +58,8 @@ def check_moved(weight: Weight, estimate: Estimate) -> None:
     """The same for a tensor that no gradient reached."""
     if estimate.frozen is None:
         return
-    frozen = estimate.frozen if weight.pruned is None else estimate.frozen | weight.pruned
-    if bool(frozen.all()):
+    living = ~estimate.frozen if weight.alive is None else weight.alive & ~estimate.frozen
+    if not living.any():
         raise ValueError(_untrained(weight.name, "got no gradient while it was watched"))
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.weights import accumulator
+from prunewald.weights import accumulator, zero_
 
 # State that moves a weight though its gradient is zero. Second moments stay where they are: zeroed, they would give a
 # weight that comes back a kick of several learning rates.
@@ -70,16 +70,16 @@ def is_factored(optimizer: Optimizer | None, param: Tensor) -> bool:
     return type(optimizer).__name__ == "Adafactor" or any(key in state for key in _FACTORED)
 
 
-def forget_(optimizer: Optimizer, param: Tensor, pruned: Tensor) -> None:
+def forget_(optimizer: Optimizer, param: Tensor, alive: Tensor) -> None:
     """Clear, at pruned places, what would move a weight without a gradient."""
     state = optimizer.state.get(param, {})
     for key in _FIRST_ORDER:
-        if isinstance(value := state.get(key), Tensor) and value.shape == pruned.shape:
-            value.masked_fill_(pruned.to(value.device), 0)
-    if isinstance(size := state.get("step_size"), Tensor) and size.shape == pruned.shape:
+        if isinstance(value := state.get(key), Tensor) and value.shape == alive.shape:
+            zero_(value, alive.to(value.device))
+    if isinstance(size := state.get("step_size"), Tensor) and size.shape == alive.shape:
         group = group_of(optimizer, param)
         assert group is not None
-        size.masked_fill_(pruned.to(size.device), float(group["lr"]))
+        size.masked_fill_(~alive.to(size.device), float(group["lr"]))
 
 
 def forget_history_(optimizer: Optimizer) -> None:

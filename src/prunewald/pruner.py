@@ -28,7 +28,7 @@ from prunewald.scoring import Scorer
 from prunewald.selection import Scores
 from prunewald.targets import Target, find_parts, match
 from prunewald.uncertainty import Estimate, Online, SecondMoment
-from prunewald.weights import Part, Weight, accumulator
+from prunewald.weights import Part, Weight, accumulator, zero_
 
 Sparsity: TypeAlias = float | Mapping[str, float]
 
@@ -70,7 +70,7 @@ class Pruner:
         named = dict(self.model.named_parameters())
         self._params = {part.param: named[part.param] for part in self.parts}
         self._owners = _owners(self._params, self.optimizers)
-        self._pruned: dict[str, Tensor] = {}
+        self._alive: dict[str, Tensor] = {}  # of the parameters where anything was pruned
         self._states = self._fresh_states()
         self._handles: list[Any] = [o.register_step_post_hook(self._after_step) for o in self.optimizers]
         self._masked: set[str] = set()  # parameters with a gradient hook
@@ -81,7 +81,7 @@ class Pruner:
     @property
     def masks(self) -> dict[str, Tensor]:
         """By parameter name, True where a weight is alive."""
-        return {name: ~self._dead(name) for name in self._params}
+        return {name: self._mask(name) for name in self._params}
 
     @property
     def sparsity(self) -> float:
@@ -124,10 +124,10 @@ class Pruner:
         scorer, notes = self._scorer()
         scores = scorer.scores()
         counts = None if sparsity is None else self._counts(scores, sparsity)
-        pruned, rows = self._select(scorer, counts, threshold or 0.0)
+        masks, rows = self._select(scorer, counts, threshold or 0.0)
         report = self._report(scorer, rows, notes, dry_run)
         if not dry_run:
-            self._commit(pruned)
+            self._commit(masks)
         return report
 
     def _scorer(self) -> tuple[Scorer, list[str]]:
@@ -190,15 +190,15 @@ class Pruner:
         self, scorer: Scorer, counts: Mapping[str, int] | None, threshold: float
     ) -> tuple[dict[str, Tensor], list[Row]]:
         """The new masks, and the report's rows; nothing is changed yet."""
-        pruned = {name: self._dead(name).clone() if name in self._pruned else self._dead(name) for name in self._params}
+        masks = {name: self._mask(name).clone() for name in self._params}
         rows = []
         for part in self.parts:
             stats = scorer.stats(part.name)
             ranked = scorer.rank(stats)
             keep = ranked.score >= threshold if counts is None else self.pattern(ranked, counts[part.name])
-            part.put_(pruned[part.param], ~keep)
+            part.put_(masks[part.param], keep)
             rows.append(scorer.row(stats, ranked, keep, self.pattern))
-        return pruned, rows
+        return masks, rows
 
     def _report(self, scorer: Scorer, rows: Sequence[Row], notes: list[str], dry_run: bool) -> Report:
         if empty := [row.name for row in rows if not row.kept]:
@@ -209,12 +209,12 @@ class Pruner:
         return Report(rows, brief(scorer.criterion), sigma, name_of("allocation", self.scope), notes, dry_run)
 
     @torch.no_grad()
-    def _commit(self, pruned: dict[str, Tensor]) -> None:
-        for name, dead in pruned.items():
-            self._pruned[name] = dead
+    def _commit(self, masks: dict[str, Tensor]) -> None:
+        for name, alive in masks.items():
+            self._alive[name] = alive
             self._hold_(name)
             for optimizer in self.optimizers:
-                forget_(optimizer, self._params[name], dead)
+                forget_(optimizer, self._params[name], alive)
         for optimizer in self.optimizers:
             forget_history_(optimizer)
         self._states = self._fresh_states()
@@ -224,7 +224,7 @@ class Pruner:
     @torch.no_grad()
     def apply_(self) -> None:
         """Set the pruned weights to zero again; without an optimizer this is also the step the estimator sees."""
-        for name in self._pruned:
+        for name in self._alive:
             self._hold_(name)
         if self._attached and not self.optimizers:
             self._watch_(0, None)
@@ -232,8 +232,8 @@ class Pruner:
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         at = next(i for i, own in enumerate(self.optimizers) if own is optimizer)
-        for name in self._pruned:
-            self._params[name].masked_fill_(self._dead(name), 0)
+        for name in self._alive:
+            zero_(self._params[name], self._mask(name))
             self._hook_(name)
         self._watch_(at, optimizer)
 
@@ -243,7 +243,7 @@ class Pruner:
 
     def _hold_(self, name: str) -> None:
         """Zero the pruned weights of a parameter and their gradients, now and after every backward pass."""
-        self._params[name].masked_fill_(self._dead(name), 0)
+        zero_(self._params[name], self._mask(name))
         self._mask_grad(name, self._params[name])
         self._hook_(name)
 
@@ -257,7 +257,7 @@ class Pruner:
     def _mask_grad(self, name: str, param: Tensor) -> None:
         # A sparse gradient has no place to mask; its weight is zeroed after the step all the same.
         if param.grad is not None and not param.grad.is_sparse:
-            param.grad.detach().masked_fill_(self._dead(name), 0)
+            zero_(param.grad, self._mask(name))
 
     def detach(self) -> None:
         """Let go of model and optimizer: the zeros stay, nothing holds them any more."""
@@ -277,11 +277,10 @@ class Pruner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; one of other parameters or another kind of estimator is an error."""
         check_state(state, self._params, self._owners, self._states)
-        dead = {name: ~mask for name, mask in state["masks"].items()}
         self._states = copied(state["states"])
-        self._pruned = {name: where for name, where in dead.items() if where.any()}
+        self._alive = {name: mask.clone() for name, mask in state["masks"].items() if not mask.all()}
         with torch.no_grad():
-            for name in self._pruned:
+            for name in self._alive:
                 self._hold_(name)
 
     # ---- parts of the above --------------------------------------------------------------------------------------
@@ -293,20 +292,17 @@ class Pruner:
     def _fresh_states(self) -> list[dict[str, Any]]:
         return [] if self._online is None else [self._online.init() for _ in self._owners]
 
-    def _dead(self, name: str) -> Tensor:
-        """True where a weight is pruned, on the device where the parameter is now."""
+    def _mask(self, name: str) -> Tensor:
+        """True where a weight is alive, on the device where the parameter is now."""
         param = self._params[name]
-        if name not in self._pruned:
-            return torch.zeros(param.shape, dtype=torch.bool, device=param.device)
-        if self._pruned[name].device != param.device:
-            self._pruned[name] = self._pruned[name].to(param.device)
-        return self._pruned[name]
+        if name not in self._alive:
+            return torch.ones((), dtype=torch.bool, device=param.device).expand(param.shape)
+        if self._alive[name].device != param.device:
+            self._alive[name] = self._alive[name].to(param.device)
+        return self._alive[name]
 
     def _alive_count(self, part: Part) -> int:
-        size = part.take(self._params[part.param]).numel()
-        return (
-            size - int(torch.count_nonzero(part.take(self._dead(part.param)))) if part.param in self._pruned else size
-        )
+        return int(torch.count_nonzero(part.take(self._mask(part.param))))
 
     def _optimizer_of(self, name: str) -> Optimizer | None:
         return next((o for o, own in zip(self.optimizers, self._owners, strict=False) if name in own), None)
@@ -324,7 +320,7 @@ class Pruner:
             low, high = param.data.aminmax()
             if not (math.isfinite(low) and math.isfinite(high)):
                 raise ValueError(f"{name!r} has NaN or infinite weights: prune an earlier checkpoint")
-        return {n: Weight(n, p, self._dead(n) if n in self._pruned else None) for n, p in self._params.items()}
+        return {n: Weight(n, p, self._mask(n) if n in self._alive else None) for n, p in self._params.items()}
 
     def _ready_weights(self) -> dict[str, Weight]:
         """The same, after a check that each has an uncertainty."""

@@ -47,7 +47,7 @@ class Scorer:
         return WeightStats(
             name=name,
             weight=value.to(accumulator(value)),
-            pruned=None if weight.pruned is None else part.take(weight.pruned),
+            alive=None if weight.alive is None else part.take(weight.alive),
             sigma=None if estimate is None else part.take(estimate.sigma),
             frozen=None if estimate is None or estimate.frozen is None else part.take(estimate.frozen),
             spread_of=lambda group: self._spread(group, name),
@@ -64,7 +64,7 @@ class Scorer:
         if score.min().isnan():
             raise ValueError(f"{self.criterion!r} gave a NaN score for {stats.name!r}: check its sigma")
         score = score.to(accumulator(score))
-        return Ranked(_last(score, stats.pruned), stats.weight)
+        return Ranked(_last(score, stats.alive), stats.weight)
 
     def row(self, stats: WeightStats, ranked: Ranked, keep: Tensor, pattern: Pattern) -> Row:
         """What keeping `keep` means for one part, for the report."""
@@ -76,7 +76,7 @@ class Scorer:
             weights=keep.numel(),
             kept=kept,
             threshold=_threshold(stats, ranked.score, keep) if 0 < kept < keep.numel() else None,
-            frozen=None if stats.frozen is None else _share(stats.frozen, stats.pruned),
+            frozen=None if stats.frozen is None else _share(stats.frozen, stats.alive),
             correlation=1.0 if plain else _correlation(stats, ranked),
             overlap=1.0 if plain else _overlap(stats, keep, kept, pattern),
         )
@@ -88,7 +88,7 @@ class Scorer:
         moments = Moments()
         for one in [part] if group == "part" else self.parts.values():
             weight = self.weights[one.param]
-            moments.add(one.take(weight.param), None if weight.pruned is None else one.take(weight.pruned))
+            moments.add(one.take(weight.param), None if weight.alive is None else one.take(weight.alive))
         return moments.std(repr(name) if group == "part" else "all targets")
 
 
@@ -98,14 +98,14 @@ def _threshold(stats: WeightStats, score: Tensor, keep: Tensor) -> float:
     return lowest if stats.frozen is None else max(lowest, 0.0)
 
 
-def _last(score: Tensor, pruned: Tensor | None) -> Tensor:
-    return score if pruned is None else score.masked_fill(pruned, -torch.inf)
+def _last(score: Tensor, alive: Tensor | None) -> Tensor:
+    return score if alive is None else score.masked_fill(~alive, -torch.inf)
 
 
-def _share(flags: Tensor, pruned: Tensor | None) -> float:
-    if pruned is None:
+def _share(flags: Tensor, alive: Tensor | None) -> float:
+    if alive is None:
         return int(torch.count_nonzero(flags)) / flags.numel()
-    return int(torch.count_nonzero(flags & ~pruned)) / max(int(torch.count_nonzero(~pruned)), 1)
+    return int(torch.count_nonzero(flags & alive)) / max(int(torch.count_nonzero(alive)), 1)
 
 
 def _correlation(stats: WeightStats, ranked: Ranked) -> float:
@@ -116,5 +116,5 @@ def _correlation(stats: WeightStats, ranked: Ranked) -> float:
 
 
 def _overlap(stats: WeightStats, keep: Tensor, kept: int, pattern: Pattern) -> float:
-    same = pattern(Ranked(_last(stats.weight.abs(), stats.pruned), stats.weight), kept)
+    same = pattern(Ranked(_last(stats.weight.abs(), stats.alive), stats.weight), kept)
     return int(torch.count_nonzero(same & keep)) / max(kept, 1)

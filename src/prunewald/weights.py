@@ -36,12 +36,12 @@ class Weight:
 
     name: str
     param: Tensor
-    pruned: Tensor | None  # None: nothing is pruned yet
+    alive: Tensor | None  # None: nothing is pruned yet
 
     def spread(self) -> float:
         """The standard deviation of its surviving weights."""
         moments = Moments()
-        moments.add(self.param, self.pruned)
+        moments.add(self.param, self.alive)
         return moments.std(repr(self.name))
 
 
@@ -51,7 +51,7 @@ class WeightStats:
 
     name: str
     weight: Tensor
-    pruned: Tensor | None  # None: nothing is pruned yet
+    alive: Tensor | None  # None: nothing is pruned yet
     sigma: Tensor | None
     frozen: Tensor | None  # True where no gradient arrived; None: unknown
     spread_of: Callable[[Group], float]
@@ -84,16 +84,23 @@ def below_zero(magnitude: Tensor) -> Tensor:
     return largest.to(magnitude.device).sub(magnitude.contiguous().view(ints)).view(magnitude.dtype).neg()
 
 
+def zero_(tensor: Tensor, alive: Tensor) -> None:
+    """Set a tensor to zero where it is not alive."""
+    # As a product of the bits: +0.0 even from -1 or NaN, and several times faster than masked_fill_.
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    tensor.detach().view(bits).mul_(alive)
+
+
 class Moments:
     """Count, mean and sum of squared deviations of many tensors, in double precision."""
 
     def __init__(self) -> None:
         self.count, self.mean, self.m2 = 0, 0.0, 0.0
 
-    def add(self, values: Tensor, pruned: Tensor | None) -> None:
+    def add(self, values: Tensor, alive: Tensor | None) -> None:
         """Take in the surviving entries of a tensor (Chan's formula)."""
-        for piece, dead in zip(pieces(values), repeat(None) if pruned is None else pieces(pruned), strict=False):
-            x = piece if dead is None else piece[~dead]
+        for piece, living in zip(pieces(values), repeat(None) if alive is None else pieces(alive), strict=False):
+            x = piece if living is None else piece[living]
             if n := x.numel():
                 variance, mean = map(float, torch.var_mean(x.to(accumulator(x)), correction=0))
                 m2 = n * variance

@@ -71,7 +71,7 @@ class SecondMoment:
         sigma = v.rsqrt_()
         if self.samples is not None and self.batch_size is not None:
             return Estimate(sigma.div_((self.samples * self.batch_size) ** 0.5), frozen)
-        living = sigma[~frozen if weight.pruned is None else ~(frozen | weight.pruned)]
+        living = sigma[~frozen if weight.alive is None else weight.alive & ~frozen]
         if living.numel():
             sigma.mul_(weight.spread() / float(living.median()))
         return Estimate(sigma, frozen)
