@@ -84,7 +84,7 @@ class Scorer:
     def _compute_spread(self, group: Group, name: str) -> float:
         part = self.parts[name]
         if group == "layer":
-            return self.weights[part.param].spread()
+            return self.weights[part.param].spread
         moments = Moments()
         for one in [part] if group == "part" else self.parts.values():
             weight = self.weights[one.param]

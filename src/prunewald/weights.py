@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import repeat
 from typing import Any, Literal, TypeAlias
 
@@ -37,7 +38,9 @@ class Weight:
     name: str
     param: Tensor
     alive: Tensor | None  # None: nothing is pruned yet
+    memo: dict[str, float] = field(default_factory=dict, compare=False)  # what one pruning needs to compute only once
 
+    @cached_property
     def spread(self) -> float:
         """The standard deviation of its surviving weights."""
         moments = Moments()

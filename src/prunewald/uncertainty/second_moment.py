@@ -9,8 +9,9 @@ from torch.optim import Optimizer
 
 from prunewald.optimizers import is_factored, keeps_mean_square, mean_square_gradient, step_taken
 from prunewald.registry import uncertainty
+from prunewald.selection import kth_smallest
 from prunewald.uncertainty.base import Estimate, State
-from prunewald.weights import Weight, accumulator
+from prunewald.weights import Weight, accumulator, pieces
 
 
 @uncertainty("second-moment")
@@ -71,10 +72,9 @@ class SecondMoment:
         sigma = v.rsqrt_()
         if self.samples is not None and self.batch_size is not None:
             return Estimate(sigma.div_((self.samples * self.batch_size) ** 0.5), frozen)
-        living = sigma[~frozen if weight.alive is None else weight.alive & ~frozen]
-        if living.numel():
-            sigma.mul_(weight.spread() / float(living.median()))
-        return Estimate(sigma, frozen)
+        if "scale" not in weight.memo:
+            weight.memo["scale"] = _scale(sigma, frozen, weight)
+        return Estimate(sigma.mul_(weight.memo["scale"]), frozen)
 
     def _second_moment(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Tensor:
         """v, in a tensor of its own."""
@@ -94,6 +94,16 @@ class SecondMoment:
             )
         corrected: Tensor = average / (1 - self.decay ** int(state["steps"]))
         return corrected
+
+
+def _scale(sigma: Tensor, frozen: Tensor, weight: Weight) -> float:
+    """What makes the median over living weights the layer's spread."""
+    if weight.alive is not None or frozen.any():
+        sigma = sigma[~frozen if weight.alive is None else weight.alive & ~frozen]
+    if not sigma.numel():
+        return 1.0
+    median, _, _ = kth_smallest(lambda: pieces(sigma), (sigma.numel() + 1) // 2)
+    return weight.spread / float(median)
 
 
 def _dense(grad: Tensor) -> Tensor:
