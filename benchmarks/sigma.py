@@ -78,12 +78,12 @@ def memory() -> dict[str, float]:
         nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 1024), nn.Linear(1024, 512), nn.Linear(512, 10)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    known = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap(last=B, total_steps=B))
+    known = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap(last=B, total_steps=2 * B))
     rolling = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap(last=B))
     most = {"known": 0, "rolling": 0}
     for p in model.parameters():
         p.grad = torch.ones_like(p)
-    for _ in range(B):
+    for _ in range(2 * B):
         optimizer.step()
         for name, pruner in (("known", known), ("rolling", rolling)):
             most[name] = max(most[name], held(pruner.state_dict()["states"]))
