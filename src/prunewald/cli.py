@@ -3,10 +3,10 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
+from prunewald import __version__
 from prunewald.lab.data import DataError
 from prunewald.lab.demo import Demo, farewell, run
 
@@ -46,7 +46,7 @@ def _demo(args: argparse.Namespace) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="prunewald", description="Prune neural networks by magnitude and uncertainty.")
-    parser.add_argument("--version", action="version", version=f"prunewald {version('prunewald')}")
+    parser.add_argument("--version", action="version", version=f"prunewald {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="train, prune, retrain and compare, in about two minutes")
     demo.add_argument("--seeds", type=int, default=Demo.seeds, help="networks to train (default %(default)s)")

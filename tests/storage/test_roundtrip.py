@@ -68,7 +68,7 @@ def test_every_dtype_and_shape(tmp_path: Path, dtype: torch.dtype, shape: tuple[
     model = holding(dense=dense, sparse=sparse, plain=sparse.clone())
     save(pruner(model, {"sparse": mask}), tmp_path / "f")
     assert identical(load(tmp_path / "f"), model.state_dict())
-    fresh = holding(**{name: torch.zeros_like(t) for name, t in model.state_dict().items()})
+    fresh = holding(**{name: torch.empty_like(t) for name, t in model.state_dict().items()})
     load(tmp_path / "f", into=fresh)
     assert identical(fresh.state_dict(), model.state_dict())
 
