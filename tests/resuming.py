@@ -102,12 +102,13 @@ class Run:
             "sigmas": self.sigmas,
         }
 
-    def load(self, path: Path) -> "Run":
+    def load(self, path: Path, pruner: bool = True) -> "Run":
         state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self.pruner.load_state_dict(state["pruner"])
+        if pruner:
+            self.pruner.load_state_dict(state["pruner"])
         self.scaler.load_state_dict(state["scaler"])
         self.done, self.sigmas = state["done"], state["sigmas"]
         return self

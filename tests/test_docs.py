@@ -1,6 +1,7 @@
 """The code in README and docs runs as it stands."""
 
 import copy
+import inspect
 import re
 from pathlib import Path
 
@@ -98,10 +99,14 @@ def test_every_public_name_is_in_the_api_page():
 
 def test_the_signatures_in_the_api_page_are_true():
     page = (ROOT / "docs/api.md").read_text()
-    for name in ("Magnitude", "MagnitudeUncertainty", "Wald", "Random", "PseudoBootstrap", "SecondMoment"):
-        call = re.search(rf"`({name}\(.*?\))`", page)
-        assert call is not None
-        assert eval(call[1], vars(pw)) == getattr(pw, name)()
+    shown = dict(re.findall(r"`(\w+)\((.*?)\)`", page))
+    for name in ("Magnitude", "MagnitudeUncertainty", "Wald", "Random", "PseudoBootstrap", "SecondMoment", "Pruner"):
+        parameters = inspect.signature(getattr(pw, name)).parameters
+        given = [word.partition("=")[0].strip() for word in shown[name].split(",") if word.strip() not in ("", "*")]
+        assert given == list(parameters)
+        for word in shown[name].split(","):
+            key, equals, value = word.strip().partition("=")
+            assert not equals or eval(value) == parameters[key].default
 
 
 def test_doctests():

@@ -1,5 +1,6 @@
 """What the Pruner refuses, and how it says so: the value and name given, and what to do."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -17,8 +18,8 @@ def check_request(sparsity: object, threshold: object) -> None:
     if (sparsity is None) == (threshold is None):
         raise ValueError(f"sparsity={sparsity!r}, threshold={threshold!r}: give one of them, as in prune(0.9)")
     if threshold is not None:
-        if not isinstance(threshold, Real) or threshold != threshold:
-            raise ValueError(f"threshold must be a number, not {threshold!r}")
+        if not isinstance(threshold, Real) or isinstance(threshold, bool) or not math.isfinite(threshold):
+            raise ValueError(f"threshold must be a finite number, not {threshold!r}")
         return
     shares = sparsity if isinstance(sparsity, Mapping) else {"": sparsity}
     for name, share in shares.items():
@@ -34,10 +35,11 @@ def check_sigmas(sigmas: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> 
             raise ValueError(
                 f"uncertainty has no sigma for {name!r}; it has {sorted(sigmas)}: add it, or ignore={name!r}"
             )
-        sigma = sigmas[name]
+        sigma = torch.as_tensor(sigmas[name])
         if sigma.shape != param.shape:
             raise ValueError(
-                f"uncertainty for {name!r} has shape {tuple(sigma.shape)}, the parameter has {tuple(param.shape)}"
+                f"uncertainty for {name!r} has shape {tuple(sigma.shape)}, the parameter has {tuple(param.shape)}: "
+                "give one sigma for each weight"
             )
         if not bool((sigma >= 0).all()):
             raise ValueError(
@@ -55,12 +57,9 @@ def check_trained(params: Mapping[str, Tensor], owners: Sequence[Sequence[str]])
 
 
 def check_moved(weight: Weight, estimate: Estimate) -> None:
-    """The same for a tensor that no gradient reached."""
-    if estimate.frozen is None:
-        return
-    living = ~estimate.frozen if weight.alive is None else weight.alive & ~estimate.frozen
-    if not living.any():
-        raise ValueError(_untrained(weight.name, "got no gradient while it was watched"))
+    """The same for a tensor that no gradient reached, unless an earlier pruning cut it off."""
+    if weight.alive is None and estimate.frozen is not None and bool(estimate.frozen.all()):
+        raise ValueError(_untrained(weight.name, "got no gradient (or none that its precision can hold)"))
 
 
 def _untrained(name: str, why: str) -> str:
@@ -87,8 +86,15 @@ def check_state(
             f"{[_keys(s) for s in states]}: make it with the same uncertainty and optimizers"
         )
     for one, own in zip(saved, owners, strict=False):
-        for name, tensor in _named_tensors(one):
-            _check_tensor(name, tensor, params, own)
+        tables = [table for table in _tables(one) if table]
+        for table in tables:
+            if not table.keys() <= set(own) or table.keys() != tables[0].keys():
+                raise ValueError(
+                    f"the saved estimator state is of {sorted(table)}, but its optimizer here steps {sorted(own)}: "
+                    "give the Pruner the same optimizers in the same order"
+                )
+            for name, tensor in table.items():
+                _check_tensor(name, tensor, params)
 
 
 def _check_masks(masks: Mapping[str, Any], params: Mapping[str, Tensor]) -> None:
@@ -105,12 +111,7 @@ def _check_masks(masks: Mapping[str, Any], params: Mapping[str, Tensor]) -> None
             )
 
 
-def _check_tensor(name: str, tensor: Tensor, params: Mapping[str, Tensor], own: Sequence[str]) -> None:
-    if name not in own:
-        raise ValueError(
-            f"the saved estimator state is of {name!r}, which its optimizer here does not step (but {sorted(own)}): "
-            "give the Pruner the same optimizers in the same order"
-        )
+def _check_tensor(name: str, tensor: Tensor, params: Mapping[str, Tensor]) -> None:
     if tensor.shape != params[name].shape:
         raise ValueError(
             f"the saved estimator state of {name!r} has shape {tuple(tensor.shape)}, not {tuple(params[name].shape)}"
@@ -121,16 +122,16 @@ def _keys(state: object) -> object:
     return sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
 
 
-def _named_tensors(state: object) -> Iterator[tuple[str, Tensor]]:
-    """Tensors by parameter name, however deep: whatever is in a dict that holds nothing but tensors."""
+def _tables(state: object) -> Iterator[Mapping[str, Tensor]]:
+    """Tensors by parameter name, however deep: every dict that holds nothing but tensors."""
     if isinstance(state, Mapping):
         if all(isinstance(value, Tensor) for value in state.values()):
-            yield from state.items()
+            yield state
         else:
             state = list(state.values())
     if isinstance(state, list):
         for value in state:
-            yield from _named_tensors(value)
+            yield from _tables(value)
 
 
 def copied(state: Any) -> Any:

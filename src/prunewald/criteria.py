@@ -13,9 +13,7 @@ from prunewald.weights import Group, WeightStats
 
 
 class Criterion(Protocol):
-    """Scores the weights of one tensor."""
-
-    uses_sigma: ClassVar[bool]
+    """Scores the weights of one tensor. A class says by `uses_sigma` whether it needs one; a function will do too."""
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """One score a weight."""
@@ -27,6 +25,8 @@ def tau(weight: Tensor, sigma: Tensor, lam: float) -> Tensor:
     >>> tau(torch.tensor([3.0, -1.0, 0.0]), torch.tensor([0.5, 0.0, 0.0]), lam=0.5)
     tensor([3., 2., 0.])
     """
+    if not lam >= 0:
+        raise ValueError(f"lam must be at least 0, not {lam!r}")
     scores = weight.abs().div_(sigma + lam)
     return scores.masked_fill_(weight == 0, 0.0) if lam == 0 else scores
 

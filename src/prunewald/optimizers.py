@@ -41,25 +41,35 @@ def mean_square_gradient(optimizer: Optimizer | None, param: Tensor) -> Tensor |
         return None
     group = group_of(optimizer, param)
     assert group is not None
-    steps = float(state.get("step", 0))
+    steps = _steps(state, group)
+    if not steps:
+        return None
     if "exp_avg_sq" in state and "betas" in group:
         return _unbiased(state["exp_avg_sq"], group["betas"][1], steps)
     if "square_avg" in state:
         return _unbiased(state["square_avg"], group["alpha"] if "alpha" in group else group["rho"], steps)
     if "sum" in state and "initial_accumulator_value" in group:
         total: Tensor = state["sum"].detach().to(accumulator(param)) - group["initial_accumulator_value"]
-        return total.clamp_(min=0).div_(max(steps, 1))
+        return total.clamp_(min=0).div_(steps)
     return None
 
 
-def _unbiased(average: Tensor, decay: float, steps: float) -> Tensor | None:
-    return average.detach().to(accumulator(average)) / (1 - decay**steps) if steps else None
+def _steps(state: dict[str, Any], group: dict[str, Any]) -> float:
+    """How many steps went into the state; some optimizers count them by group."""
+    return float(state.get("step", group.get("step", 0)))
+
+
+def _unbiased(average: Tensor, decay: float, steps: float) -> Tensor:
+    unbiased: Tensor = average.detach().to(accumulator(average)) / (1 - decay**steps)
+    return unbiased
 
 
 def keeps_mean_square(optimizer: Optimizer | None, param: Tensor) -> bool:
-    """Whether `mean_square_gradient` has an answer, by a look at the keys alone."""
+    """Whether `mean_square_gradient` has an answer, without computing it."""
     state = {} if optimizer is None else optimizer.state.get(param, {})
-    return any(key in state for key in ("exp_avg_sq", "square_avg", "sum"))
+    if optimizer is None or not any(key in state for key in ("exp_avg_sq", "square_avg", "sum")):
+        return False
+    return "step" in state or any("step" in group for group in optimizer.param_groups)
 
 
 def is_factored(optimizer: Optimizer | None, param: Tensor) -> bool:

@@ -72,7 +72,9 @@ class Pruner:
         self._owners = _owners(self._params, self.optimizers)
         self._alive: dict[str, Tensor] = {}  # of the parameters where anything was pruned
         self._states = self._fresh_states()
-        self._handles: list[Any] = [o.register_step_post_hook(self._after_step) for o in self.optimizers]
+        self._handles: list[Any] = [
+            o.register_step_post_hook(torch.compiler.disable(self._after_step)) for o in self.optimizers
+        ]
         self._masked: set[str] = set()  # parameters with a gradient hook
         self._attached = True
 
@@ -80,8 +82,8 @@ class Pruner:
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """By parameter name, True where a weight is alive."""
-        return {name: self._mask(name) for name in self._params}
+        """By parameter name, True where a weight is alive; a copy."""
+        return {name: self._mask(name).clone() for name in self._params}
 
     @property
     def sparsity(self) -> float:
@@ -105,6 +107,12 @@ class Pruner:
         for part in self.parts:
             part.put_(found[part.param], scorer.scores()[part.name].score.to(torch.float32))
         return found
+
+    def __getstate__(self) -> None:
+        raise TypeError(
+            "a Pruner is tied to a model and an optimizer by hooks, which do not copy: copy those, make a new Pruner "
+            "for them, and give it this one's state_dict()"
+        )
 
     def __repr__(self) -> str:
         chosen = f"criterion={self.criterion!r}, uncertainty={describe(self.uncertainty)}, scope={self.scope!r}"
@@ -148,9 +156,9 @@ class Pruner:
         if not without:
             return MagnitudeUncertainty(), []
         kind = self._optimizer_of(without[0])
-        reason = "there is no optimizer" if kind is None else f"{type(kind).__name__} keeps no second moment"
+        reason = "there is no optimizer" if kind is None else f"{type(kind).__name__} holds no second moment"
         note = (
-            f"criterion: magnitude, since {reason} for {without[0]!r} (uncertainty=PseudoBootstrap() would give sigma)"
+            f"criterion: magnitude, since {reason} of {without[0]!r} (uncertainty=PseudoBootstrap() would give sigma)"
         )
         return Magnitude(), [note]
 
@@ -167,8 +175,8 @@ class Pruner:
             if count > alive[name]:
                 size = scores.sizes[name]
                 raise ValueError(
-                    f"sparsity {sparsity!r} would leave {count:,} weights of {name!r}, but only {alive[name]:,} "
-                    f"of {size:,} are alive: {1 - alive[name] / size:.2%} is pruned already, ask for at least that"
+                    f"sparsity {sparsity!r} would bring weights of {name!r} back: it is to keep {count:,} of {size:,}, "
+                    f"but {size - alive[name]:,} are pruned already. Ask for more, or give a dict by layer"
                 )
         return counts
 
@@ -177,8 +185,10 @@ class Pruner:
         names = {part.name for part in self.parts}
         result: dict[str, float] = {}
         for key, share in sparsity.items():
-            params = {part.param for part in match(self.model, key)}
-            hit = {key} if key in names else {part.name for part in self.parts if part.param in params}
+            meant = match(self.model, key)
+            whole = {part.param for part in meant if part.index is None}
+            spelled = {key, *(part.name for part in meant)}
+            hit = {part.name for part in self.parts if part.name in spelled or part.param in whole}
             if not hit:
                 raise ValueError(f"sparsity for {key!r}: no target of that name; the targets are {sorted(names)}")
             if twice := hit & result.keys():
@@ -193,6 +203,9 @@ class Pruner:
         masks = {name: self._mask(name).clone() for name in self._params}
         rows = []
         for part in self.parts:
+            if counts is not None and counts[part.name] == self._alive_count(part):
+                rows.append(scorer.untouched(part.name, part.take(masks[part.param])))
+                continue
             stats = scorer.stats(part.name)
             ranked = scorer.rank(stats)
             keep = ranked.score >= threshold if counts is None else self.pattern(ranked, counts[part.name])
@@ -201,6 +214,11 @@ class Pruner:
         return masks, rows
 
     def _report(self, scorer: Scorer, rows: Sequence[Row], notes: list[str], dry_run: bool) -> Report:
+        if self.optimizers and not any(self._owners):
+            notes = [
+                *notes,
+                "the optimizer steps none of the targets: nothing holds their zeros, and nothing moves them",
+            ]
         if empty := [row.name for row in rows if not row.kept]:
             notes = [*notes, f"emptied: {', '.join(empty)} lost all weights, and pass nothing on"]
         sigma = ""
@@ -337,7 +355,8 @@ class Pruner:
 
     def _estimate(self, weight: Weight) -> Estimate:
         if isinstance(self.uncertainty, Mapping):
-            return Estimate(self.uncertainty[weight.name].to(weight.param.device, accumulator(weight.param)), None)
+            sigma = torch.as_tensor(self.uncertainty[weight.name])
+            return Estimate(sigma.to(weight.param.device, accumulator(weight.param)), None)
         at = next(i for i, own in enumerate(self._owners) if weight.name in own)
         online = self._online or SecondMoment()
         state = self._states[at] if self._states else online.init()
@@ -348,6 +367,7 @@ class Pruner:
 
 def _optimizers(given: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
     optimizers = [] if given is None else [given] if isinstance(given, Optimizer) else list(given)
+    optimizers = list({id(one): one for one in optimizers}.values())
     for one in optimizers:
         if not isinstance(one, Optimizer):
             raise TypeError(f"optimizer must be a torch.optim.Optimizer or a list of them, not {one!r}")

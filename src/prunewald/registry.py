@@ -35,7 +35,9 @@ def parts(kind: str) -> dict[str, type]:
 
 
 def make(kind: str, choice: Any) -> Any:
-    """The part a user means: a short name gives that part with its defaults, anything else is returned as it is."""
+    """The part a user means: a short name or a class gives it with its defaults, anything else is taken as it is."""
+    if isinstance(choice, type):
+        return choice()
     if not isinstance(choice, str):
         return choice
     known = parts(kind)

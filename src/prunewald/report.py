@@ -1,5 +1,6 @@
 """What a pruning did: data and a text table."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +12,8 @@ class Row:
 
     `threshold` is the lowest score kept (None: nothing, or everything, was pruned). `frozen` is the share, of the
     weights alive before, that no gradient reached. `correlation` is Spearman's between score and |w|, on about 65,536
-    evenly spread weights; `overlap` the share of the kept weights that magnitude would keep too, at the same count.
+    evenly spread weights (NaN: nothing was scored); `overlap` the share of the kept weights that magnitude would keep
+    too, at the same count.
     """
 
     name: str
@@ -63,7 +65,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         total = {"weights": self.weights, "kept": self.kept, "sparsity": self.sparsity}
-        layers = [asdict(row) | {"shape": list(row.shape), "sparsity": row.sparsity} for row in self.rows]
+        layers = [{k: _plain(v) for k, v in asdict(row).items()} | {"sparsity": row.sparsity} for row in self.rows]
         settings = {"criterion": self.criterion, "uncertainty": self.uncertainty, "scope": self.scope}
         return settings | {
             "notes": list(self.notes),
@@ -105,6 +107,13 @@ class Report:
         return f"{verb} by {self.criterion}{sigma}, scope {self.scope}"
 
 
+def _plain(value: Any) -> Any:
+    """As JSON can hold it: NaN and infinity become None, tuples lists."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.name,
@@ -114,7 +123,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.sparsity:.2%}",
         "-" if row.threshold is None else f"{row.threshold:.4g}",
         "-" if row.frozen is None else f"{row.frozen:.1%}",
-        f"{row.correlation:.3f}",
+        "-" if math.isnan(row.correlation) else f"{row.correlation:.3f}",
         f"{row.overlap:.1%}",
     )
 

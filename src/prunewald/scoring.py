@@ -31,6 +31,8 @@ class Scorer:
         self.parts = {part.name: part for part in parts}
         self.criterion = criterion
         self.estimate = estimate
+        doubles = any(weight.param.dtype == torch.float64 for weight in weights.values())
+        self.dtype = torch.float64 if doubles else torch.float32  # one for all, so that all can be compared
         self._spread = cache(self._compute_spread)  # scores are recomputed in each pass, spreads are not
 
     def scores(self) -> Scores:
@@ -63,8 +65,12 @@ class Scorer:
             )
         if score.min().isnan():
             raise ValueError(f"{self.criterion!r} gave a NaN score for {stats.name!r}: check its sigma")
-        score = score.to(accumulator(score))
-        return Ranked(_last(score, stats.alive), stats.weight)
+        return Ranked(_in_order(score.to(self.dtype), stats), stats.weight.to(self.dtype))
+
+    def untouched(self, name: str, keep: Tensor) -> Row:
+        """The row of a part that a pruning leaves as it is, and that needs no score for it."""
+        kept = int(torch.count_nonzero(keep))
+        return Row(name, tuple(keep.shape), keep.numel(), kept, None, None, torch.nan, 1.0)
 
     def row(self, stats: WeightStats, ranked: Ranked, keep: Tensor, pattern: Pattern) -> Row:
         """What keeping `keep` means for one part, for the report."""
@@ -98,8 +104,14 @@ def _threshold(stats: WeightStats, score: Tensor, keep: Tensor) -> float:
     return lowest if stats.frozen is None else max(lowest, 0.0)
 
 
-def _last(score: Tensor, alive: Tensor | None) -> Tensor:
-    return score if alive is None else score.masked_fill(~alive, -torch.inf)
+def _in_order(score: Tensor, stats: WeightStats) -> Tensor:
+    """What is pruned already ranks below everything, then what is zero anyway: a sparsity is a share of zeros."""
+    lowest = torch.finfo(score.dtype).min
+    zero = stats.weight == 0
+    if stats.alive is None and not zero.any():
+        return score
+    score = score.clamp(min=lowest).masked_fill(zero, lowest)
+    return score if stats.alive is None else score.masked_fill(~stats.alive, -torch.inf)
 
 
 def _share(flags: Tensor, alive: Tensor | None) -> float:
@@ -111,10 +123,10 @@ def _share(flags: Tensor, alive: Tensor | None) -> float:
 def _correlation(stats: WeightStats, ranked: Ranked) -> float:
     step = max(1, stats.weight.numel() // _SAMPLE)
     score, weight = ranked.score.reshape(-1)[::step], stats.weight.reshape(-1)[::step]
-    living = score > -torch.inf
+    living = score > torch.finfo(score.dtype).min
     return rank_correlation(score[living], weight[living].abs())
 
 
 def _overlap(stats: WeightStats, keep: Tensor, kept: int, pattern: Pattern) -> float:
-    same = pattern(Ranked(_last(stats.weight.abs(), stats.alive), stats.weight), kept)
+    same = pattern(Ranked(_in_order(stats.weight.abs(), stats), stats.weight), kept)
     return int(torch.count_nonzero(same & keep)) / max(kept, 1)

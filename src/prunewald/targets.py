@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from prunewald.weights import Index, Part
 
@@ -29,6 +31,8 @@ def find_parts(
     """The parts of a model to prune; an error for a target that matches nothing or parts that overlap."""
     names = canonical_names(model)
     params = dict(model.named_parameters())
+    if lazy := [name for name, param in params.items() if nn.parameter.is_lazy(param)]:
+        raise ValueError(f"{lazy[0]!r} has no shape yet: run one batch through the model before attaching")
     found = _default(model, names) if targets is None else _match_all(model, names, _as_list(targets), "target")
     dropped = _match_all(model, names, _as_list(ignore), "ignore")
     whole = {part.param for part in dropped if part.index is None}
@@ -51,16 +55,28 @@ def _default(model: nn.Module, names: Mapping[str, str]) -> list[Part]:
     """Every floating parameter of two or more dimensions outside embedding and norm modules, never a bias."""
     params = dict(model.named_parameters())
     barred = {names[name] for name in names if _is_lookup_or_norm(_owner(model, name))}
-    return [Part(name, name) for name, param in params.items() if _is_weight(name, param) and name not in barred]
+    barred |= {name for name in params if _is_scale(model, name)}
+    chosen = (n for n, p in params.items() if _is_weight(n, p) and p.numel() and n not in barred)
+    return [Part(name, name) for name in chosen]
 
 
 def _is_weight(name: str, param: Tensor) -> bool:
     return param.is_floating_point() and param.dim() >= 2 and not name.rpartition(".")[2].startswith("bias")
 
 
+def _is_scale(model: nn.Module, name: str) -> bool:
+    """The norm of each row that weight normalisation splits off a weight, in its old form and its new one."""
+    if name.endswith("weight_g"):
+        return True
+    owner = _owner(model, name)
+    split = isinstance(owner, ParametrizationList) and type(owner[0]).__name__ == "_WeightNorm"
+    return split and name.endswith("original0")
+
+
 def _is_lookup_or_norm(module: nn.Module) -> bool:
     # Models bring norms of their own (LlamaRMSNorm, ...), known only by their names.
-    return isinstance(module, _NORMS + _EMBEDDINGS) or "Norm" in type(module).__name__
+    own = "Norm" in type(module).__name__ and not isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
+    return own or isinstance(module, _NORMS + _EMBEDDINGS)
 
 
 def _owner(model: nn.Module, name: str) -> nn.Module:
@@ -93,9 +109,20 @@ def _match_all(model: nn.Module, names: Mapping[str, str], targets: list[Target]
                 f"{role} {target!r} matches no parameter of {type(model).__name__}; "
                 f"its parameters are {_some(dict(model.named_parameters()))}"
             )
-        found |= {part.name: part for part in parts}
+        for part in parts:
+            name = _free_name(part, found)
+            found[name] = replace(part, name=name)
     order = {name: i for i, name in enumerate(names)}
     return sorted(found.values(), key=lambda part: order[part.param])
+
+
+def _free_name(part: Part, taken: Mapping[str, Part]) -> str:
+    """The name of a part; two sets of places with the same name are numbered."""
+    name, number = part.name, 1
+    while isinstance(part.index, Tensor) and name in taken and taken[name].index is not part.index:
+        number += 1
+        name = f"{part.name} #{number}"
+    return name
 
 
 def match(model: nn.Module, target: Target) -> list[Part]:
@@ -192,8 +219,6 @@ def _without(part: Part, hole: Part, param: Tensor) -> Part:
 
 
 def _check(part: Part, param: Tensor) -> None:
-    if nn.parameter.is_lazy(param):
-        raise ValueError(f"{part.name!r} has no shape yet: run one batch through the model before attaching")
     if not param.is_floating_point():
         raise TypeError(f"{part.name!r} is {param.dtype}; only floating tensors can be pruned: ignore it")
     try:
@@ -202,6 +227,11 @@ def _check(part: Part, param: Tensor) -> None:
         raise ValueError(f"{part.name!r} does not fit {part.param!r} of shape {tuple(param.shape)}: {error}") from error
     if empty:
         raise ValueError(f"{part.name!r} of {part.param!r}, shape {tuple(param.shape)}, holds no weights")
+    if part.index is not None:
+        inside = torch.zeros(param.shape, dtype=torch.bool, device=param.device)
+        part.put_(inside, torch.tensor(True, device=param.device))
+        if int(inside.sum()) != part.take(param).numel():
+            raise ValueError(f"{part.name!r} names some weights of {part.param!r} twice: give each place once")
 
 
 def _check_overlap(parts: list[Part], params: Mapping[str, Tensor]) -> None:

@@ -95,13 +95,14 @@ def zero_(tensor: Tensor, alive: Tensor) -> None:
 
 
 class Moments:
-    """Count, mean and sum of squared deviations of many tensors, in double precision."""
+    """Count, mean and sum of squared deviations of many tensors, merged in double precision."""
 
     def __init__(self) -> None:
-        self.count, self.mean, self.m2 = 0, 0.0, 0.0
+        self.size, self.count, self.mean, self.m2 = 0, 0, 0.0, 0.0
 
     def add(self, values: Tensor, alive: Tensor | None) -> None:
         """Take in the surviving entries of a tensor (Chan's formula)."""
+        self.size += values.numel()
         for piece, living in zip(pieces(values), repeat(None) if alive is None else pieces(alive), strict=False):
             x = piece if living is None else piece[living]
             if n := x.numel():
@@ -113,13 +114,13 @@ class Moments:
                 self.count = total
 
     def std(self, what: str) -> float:
-        """The standard deviation, with n - 1."""
-        if self.count < 2:
+        """The standard deviation, with n - 1; 0 for the last survivor of many."""
+        if self.size < 2:
             raise ValueError(
-                f"lambda is relative to the spread of {what}, which has {self.count} surviving weight(s): "
-                "a standard deviation needs two; use relative_to='model', or relative_to=None for an absolute lambda"
+                f"lambda is relative to the spread of {what}, which has 1 weight, and a standard deviation needs two: "
+                "use relative_to='model', or relative_to=None for an absolute lambda"
             )
-        return math.sqrt(self.m2 / (self.count - 1))
+        return math.sqrt(self.m2 / (self.count - 1)) if self.count > 1 else 0.0
 
 
 def pieces(tensor: Tensor, size: int = 1 << 20) -> Iterator[Tensor]:

@@ -19,10 +19,10 @@ from prunewald.figures import Marks, accuracy_drop, write
 from prunewald.lab.data import fashion_mnist
 from prunewald.lab.models import PaperCnn
 from prunewald.lab.pool import Tick, cpus, each
-from prunewald.lab.progress import progress_bar
 from prunewald.lab.table import rows, table
 from prunewald.lab.train import accuracy
 from prunewald.lab.trial import ABS, BOOTSTRAP, MOMENT, Keep, Settings, Trial, run_trial, ticks
+from prunewald.progress import progress_bar
 
 STYLE = {ABS: ("black", "x"), BOOTSTRAP: ("darkorange", "^"), MOMENT: ("tab:blue", "s")}
 

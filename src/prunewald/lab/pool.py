@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from prunewald.lab.progress import Bar
+from prunewald.progress import Bar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

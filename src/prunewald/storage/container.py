@@ -125,6 +125,8 @@ def _raw(tensor: Tensor) -> memoryview:
 def _replacing(path: FilePath) -> Iterator[BinaryIO]:
     """Open a new file that takes the place of `path` only when all went well."""
     target = os.path.realpath(path)  # a link stays a link
+    if not os.path.isdir(os.path.dirname(target)):
+        raise FileNotFoundError(f"{os.fspath(path)!r}: there is no folder {os.path.dirname(target)!r} to write to")
     draft = os.path.join(os.path.dirname(target), f".prunewald-{secrets.token_hex(8)}.tmp")
     file = open(draft, "xb")  # noqa: SIM115
     try:

@@ -1,7 +1,7 @@
 """Save a pruned model to a packed file, and load it."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, cast, overload
 
 from torch import Tensor, nn
 
@@ -32,7 +32,7 @@ def save(pruner: Pruned | nn.Module, path: FilePath) -> None:
     tensors without a mask, the same is done wherever enough values are zero to make it smaller.
     """
     if isinstance(pruner, nn.Module):
-        model, masks = pruner, {}
+        model, masks = _plain(pruner), {}
     elif isinstance(getattr(pruner, "model", None), nn.Module):
         model, masks = pruner.model, dict(pruner.masks)
     else:
@@ -57,13 +57,19 @@ def load(path: FilePath, *, into: M | None = None) -> M | dict[str, Tensor]:
     if into is None:
         return state
     # load_state_dict fills what fits before it complains, so nothing may be left for it to complain about.
-    target = into.state_dict()
+    model = _plain(into)
+    target = model.state_dict()
     if differences := _differences(state, target):
         shown = "; ".join(differences[:_SHOWN]) + ("; ..." if len(differences) > _SHOWN else "")
         raise ValueError(f"{path} does not fit this {type(into).__name__}: {shown}")
     target.update(state)  # the model's own state dict, since it carries the versions of its modules
-    into.load_state_dict(target)
+    model.load_state_dict(target)
     return into
+
+
+def _plain(model: nn.Module) -> nn.Module:
+    """The model inside what torch.compile returns, whose names are those of the file."""
+    return cast(nn.Module, getattr(model, "_orig_mod", model))
 
 
 def _differences(state: Mapping[str, Tensor], target: Mapping[str, Any]) -> list[str]:

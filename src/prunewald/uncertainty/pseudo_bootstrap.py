@@ -38,10 +38,10 @@ class PseudoBootstrap:
     def __post_init__(self) -> None:
         if self.last is None and self.every is None:
             object.__setattr__(self, "last", 200)
-        if self.last is not None and self.last < 2:
-            raise ValueError(f"last={self.last!r}: a standard deviation needs at least 2 steps")
-        if self.every is not None and self.every < 1:
-            raise ValueError(f"every={self.every!r}: must be at least 1")
+        for name, least in (("last", 2), ("every", 1), ("total_steps", 2)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(f"{name}={value!r}: must be a whole number of at least {least}")
         steps = (self.last or 2) * (self.every or 1)
         if self.total_steps is not None and steps > self.total_steps:
             raise ValueError(
@@ -129,10 +129,10 @@ class PseudoBootstrap:
         if self.total_steps is not None and step != self.total_steps:
             warnings.warn(
                 f"prune() at step {step}, but total_steps={self.total_steps}: sigma is over {count} snapshots",
-                stacklevel=4,
+                stacklevel=5,
             )
         elif self.last is not None and count < (self.last if self._block_length is None else 0.9 * self.last):
-            warnings.warn(f"sigma is over {count} snapshots, fewer than last={self.last}", stacklevel=4)
+            warnings.warn(f"sigma is over {count} snapshots, fewer than last={self.last}", stacklevel=5)
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """The standard deviation over the window, with n - 1; frozen where no gradient came in all of it."""

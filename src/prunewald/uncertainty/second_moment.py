@@ -90,7 +90,7 @@ class SecondMoment:
         if average is None or int(state["steps"]) == 0:
             raise ValueError(
                 f"no second moment for {weight.name!r}: {_describe(optimizer)}, and no step was seen since the Pruner "
-                "was attached; attach it before training, or use criterion=Magnitude()"
+                "was attached or last pruned; attach it before training, or use criterion=Magnitude()"
             )
         corrected: Tensor = average / (1 - self.decay ** int(state["steps"]))
         return corrected
@@ -100,8 +100,8 @@ def _scale(sigma: Tensor, frozen: Tensor, weight: Weight) -> float:
     """What makes the median over living weights the layer's spread."""
     if weight.alive is not None or frozen.any():
         sigma = sigma[~frozen if weight.alive is None else weight.alive & ~frozen]
-    if not sigma.numel():
-        return 1.0
+    if sigma.numel() < 2:
+        return 1.0  # one weight has no spread to be scaled to
     median, _, _ = kth_smallest(lambda: pieces(sigma), (sigma.numel() + 1) // 2)
     return weight.spread / float(median)
 

@@ -1,5 +1,6 @@
 """A progress bar that works without tqdm, by showing nothing."""
 
+import sys
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -25,11 +26,23 @@ class _Silent:
     def __exit__(self, *error: object) -> None: ...
 
 
-def progress_bar(total: int, unit: str = "it") -> AbstractContextManager[Bar]:
-    """Return a bar to use in a with statement: tqdm's, or a silent one where tqdm is not installed."""
+def progress_bar(total: int, unit: str = "it", show: bool = True) -> AbstractContextManager[Bar]:
+    """Return a bar to use in a with statement: tqdm's, or a silent one where tqdm is not installed or not wanted."""
+    if not show:
+        return _Silent()
     try:
         from tqdm import tqdm
     except ImportError:
         return _Silent()
     bar: AbstractContextManager[Bar] = tqdm(total=total, unit=unit, dynamic_ncols=True)
     return bar
+
+
+def note(line: str) -> None:
+    """Say one line on the error stream, above a bar if there is one."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        print(line, file=sys.stderr)
+    else:
+        tqdm.write(line, file=sys.stderr)

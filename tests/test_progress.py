@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from prunewald.lab.progress import progress_bar
+from prunewald.progress import progress_bar
 
 
 def test_bar_counts(capsys: pytest.CaptureFixture[str]) -> None:
