@@ -96,7 +96,7 @@ class PseudoBootstrap:
         full = math.inf if self._block_length is None else self._block_length * (self.every or 1)
         if not blocks or blocks[-1]["seen"] >= full:
             shift_to_(state["shift"], blocks, snapshot)
-            blocks.append({"seen": 0, **new_block(snapshot)})
+            blocks.append({"seen": 0, **new_block(snapshot, single=self._block_length == 1)})
         return blocks[-1]
 
     def _forget_oldest(self, blocks: list[State]) -> None:

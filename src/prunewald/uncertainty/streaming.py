@@ -20,12 +20,12 @@ Block: TypeAlias = dict[str, Any]  # count, and by parameter name: mean (of the 
 Column: TypeAlias = list[Tensor]  # one tensor a parameter
 
 
-def new_block(weights: Mapping[str, Tensor]) -> Block:
-    """An empty accumulator for these weights."""
+def new_block(weights: Mapping[str, Tensor], single: bool = False) -> Block:
+    """An empty accumulator for these weights; one for a `single` snapshot needs no deviations."""
     return {
         "count": 0,
         "mean": {name: _zeros(w, accumulator(w)) for name, w in weights.items()},
-        "m2": {name: _zeros(w, accumulator(w)) for name, w in weights.items()},
+        "m2": {} if single else {name: _zeros(w, accumulator(w)) for name, w in weights.items()},
         "moved": {name: _zeros(w, torch.bool) for name, w in weights.items()},
     }
 
@@ -54,12 +54,14 @@ def collect_(
     """Take one snapshot into a block; `took` (0 or 1, on the device) tells whether it counts, None that it does."""
     block["count"] = block["count"] + (1 if took is None else took)
     for device, names in _lots(weights):
-        for kept in (shift, block["mean"], block["m2"], block["moved"]):
-            for name in names:
-                kept[name] = kept[name].to(device)
-        tables = (weights, shift, block["mean"], block["m2"])
-        columns = [[table[name].detach() for name in names] for table in tables]
-        if took is None and not compiled:
+        tables = (shift, block["mean"], block["m2"], block["moved"])
+        for kept in tables:
+            kept.update({name: kept[name].to(device) for name in names if name in kept})
+        columns = [[table[name].detach() for name in names] for table in (weights, *tables[:3]) if table]
+        if not block["m2"]:
+            for weight, first, mean in zip(*columns, strict=True):
+                torch.sub(weight, first, out=mean)
+        elif took is None and not compiled:
             (_welford_in_cache_ if device.type == "cpu" else _welford_)(block["count"], *columns)
         else:
             gate = torch.ones((), device=device) if took is None else took.to(device, torch.float32)
@@ -139,7 +141,8 @@ def merged(blocks: Sequence[Block], name: str) -> tuple[int, Tensor, Tensor]:
     device = kept[-1]["mean"][name].device  # the model may have been moved since the older blocks were filled
 
     def read(block: Block) -> tuple[int, Tensor, Tensor, Tensor]:
-        mean, m2, moved = (block[key][name].to(device) for key in ("mean", "m2", "moved"))
+        mean, moved = (block[key][name].to(device) for key in ("mean", "moved"))
+        m2 = block["m2"][name].to(device) if block["m2"] else torch.zeros_like(mean)
         return int(block["count"]), mean, m2, moved
 
     total, mean, m2, moved = read(kept[0])
