@@ -23,7 +23,8 @@ class Settings:
 
     The two lambda* had the best mean validation accuracy over 80, 90 and 95 % on six networks of other seeds
     (30 epochs, 5 of retraining), among 0, 0.001, 0.01, 0.1, 1 for the pseudo bootstrap and 0, 0.1, 1, 10 for the
-    second moment (tools/choose_lam.py). ABS has no such setting. `last` is the paper's B, or all steps where there are fewer.
+    second moment (tools/choose_lam.py). ABS has no such setting. `last` is the paper's B, or all steps where there
+    are fewer.
     """
 
     epochs: int = 30
