@@ -24,13 +24,19 @@ def interleaved(ways: dict[str, Callable[[], object]], blocks: int, inner: int) 
     for _ in range(blocks):
         for name, way in ways.items():
             way()  # the caches belong to this way when the clock starts
+            wait()
             began = time.perf_counter()
             for _ in range(inner):
                 way()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
+            wait()
             times[name].append((time.perf_counter() - began) / inner)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def wait() -> None:
+    """Until a GPU has done what it was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def peak_over_start(code: str) -> tuple[float, float]:

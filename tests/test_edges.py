@@ -271,3 +271,9 @@ def test_whole_numbers_only(settings):
 def test_tau_refuses_a_negative_lambda():
     with pytest.raises(ValueError, match="lam must be at least 0, not -3"):
         pw.tau(torch.ones(2), torch.ones(2), -3.0)
+
+
+def test_an_offline_estimator_is_not_an_uncertainty_but_gives_one():
+    for given in (pw.Sandwich(), "fisher-diagonal"):
+        with pytest.raises(TypeError, match=r"estimates from data: pass uncertainty=.*estimate\(model, batches, loss\)"):
+            pw.Pruner(network(), uncertainty=given)

@@ -10,7 +10,7 @@ LEVELS = [
     {"registry", "weights", "targets", "report", "progress"},
     {"criteria", "allocation", "patterns", "selection", "inference", "optimizers"},
     {"uncertainty", "ensemble"},
-    {"scoring", "checks", "pruner"},
+    {"scoring", "checks", "significance", "pruner"},
     {"storage", "figures"},
     {"lab", "cli"},
 ]

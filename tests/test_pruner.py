@@ -229,8 +229,8 @@ def test_sparsity_out_of_range(sparsity):
 
 
 def test_neither_or_both_of_sparsity_and_threshold():
-    refused(trained(), "sparsity=None, threshold=None")
-    refused(trained(), "sparsity=0.5, threshold=1.0", 0.5, threshold=1.0)
+    refused(trained(), "was given nothing: give one of")
+    refused(trained(), "was given sparsity=0.5, threshold=1.0: give one of", 0.5, threshold=1.0)
     refused(trained(), "threshold must be a finite number", threshold=float("nan"))
 
 

@@ -13,10 +13,18 @@ from prunewald.uncertainty import Estimate
 from prunewald.weights import Weight
 
 
-def check_request(sparsity: object, threshold: object) -> None:
-    """Exactly one of a sparsity and a threshold, and in range."""
-    if (sparsity is None) == (threshold is None):
-        raise ValueError(f"sparsity={sparsity!r}, threshold={threshold!r}: give one of them, as in prune(0.9)")
+def check_request(sparsity: object, threshold: object, alpha: object = None, fdr: object = None) -> None:
+    """Exactly one of a sparsity, a threshold, a level and a false discovery rate, and in range."""
+    asked = {"sparsity": sparsity, "threshold": threshold, "alpha": alpha, "fdr": fdr}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if len(given) != 1:
+        shown = ", ".join(f"{name}={value!r}" for name, value in given.items()) or "nothing"
+        raise ValueError(f"prune() was given {shown}: give one of {', '.join(asked)}, as in prune(0.9)")
+    if alpha is not None or fdr is not None:
+        ((name, level),) = given.items()
+        if not isinstance(level, Real) or isinstance(level, bool) or not 0 < float(level) < 1:
+            raise ValueError(f"{name} must lie between 0 and 1, not {level!r}")
+        return
     if threshold is not None:
         if not isinstance(threshold, Real) or isinstance(threshold, bool) or not math.isfinite(threshold):
             raise ValueError(f"threshold must be a finite number, not {threshold!r}")
@@ -26,6 +34,13 @@ def check_request(sparsity: object, threshold: object) -> None:
         of = f" for {name!r}" if name else ""
         if not isinstance(share, Real) or isinstance(share, bool) or not 0 <= float(share) < 1:
             raise ValueError(f"sparsity{of} must be at least 0 and below 1 (0.9 prunes 90 %), not {share!r}")
+
+
+def check_online(uncertainty: object) -> None:
+    """An offline estimator needs data, so the Pruner takes what it gives, not the estimator."""
+    if hasattr(uncertainty, "estimate") and not hasattr(uncertainty, "update_"):
+        name = type(uncertainty).__name__
+        raise TypeError(f"{name} estimates from data: pass uncertainty={name}(...).estimate(model, batches, loss)")
 
 
 def check_sigmas(sigmas: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> None:

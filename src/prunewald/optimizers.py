@@ -1,5 +1,6 @@
 """What the state of an optimizer means for a weight: second moments, first moments, skipped steps, master weights."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -97,3 +98,21 @@ def forget_history_(optimizer: Optimizer) -> None:
     for state in optimizer.state.values():
         if "old_dirs" in state:
             state.clear()
+
+
+def as_list(given: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
+    """One optimizer, several, or none, as a list with each once."""
+    optimizers = [] if given is None else [given] if isinstance(given, Optimizer) else list(given)
+    optimizers = list({id(one): one for one in optimizers}.values())
+    for one in optimizers:
+        if not isinstance(one, Optimizer):
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer or a list of them, not {one!r}")
+    return optimizers
+
+
+def owned(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list[list[str]]:
+    """Which parameters each optimizer steps; without optimizers, all of them belong to the user's own step."""
+    held = [{id(p) for group in o.param_groups for p in group["params"]} for o in optimizers]
+    if not held:
+        return [list(params)]
+    return [[name for name, p in params.items() if id(p) in own] for own in held]

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from prunewald.allocation import Allocation, layer_count
 from prunewald.checks import (
     check_moved,
+    check_online,
     check_request,
     check_sigmas,
     check_state,
@@ -19,13 +20,14 @@ from prunewald.checks import (
     copied,
     describe,
 )
-from prunewald.criteria import Criterion, Magnitude, MagnitudeUncertainty
-from prunewald.optimizers import forget_, forget_history_, keeps_mean_square
+from prunewald.criteria import Criterion, Magnitude, MagnitudeUncertainty, Wald
+from prunewald.optimizers import as_list, forget_, forget_history_, keeps_mean_square, owned
 from prunewald.patterns import Pattern
 from prunewald.registry import brief, make, name_of
 from prunewald.report import Report, Row
 from prunewald.scoring import Scorer
 from prunewald.selection import Scores
+from prunewald.significance import honest_label, z_thresholds
 from prunewald.targets import Target, find_parts, match
 from prunewald.uncertainty import Estimate, Online, SecondMoment
 from prunewald.weights import Part, Weight, accumulator, zero_
@@ -59,9 +61,10 @@ class Pruner:
         ignore: Iterable[Target] | Target | None = None,
     ) -> None:
         self.model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-        self.optimizers = _optimizers(optimizer)
+        self.optimizers = as_list(optimizer)
         self.criterion: Criterion | None = make("criterion", criterion)
         self.uncertainty: Online | Mapping[str, Tensor] | None = make("uncertainty", uncertainty)
+        check_online(self.uncertainty)
         if self.uncertainty is None and self.criterion is not None and self._uses_sigma(self.criterion):
             self.uncertainty = SecondMoment()
         self.scope: Allocation = make("allocation", scope)
@@ -69,7 +72,7 @@ class Pruner:
         self.parts = find_parts(self.model, targets, ignore)
         named = dict(self.model.named_parameters())
         self._params = {part.param: named[part.param] for part in self.parts}
-        self._owners = _owners(self._params, self.optimizers)
+        self._owners = owned(self._params, self.optimizers)
         self._alive: dict[str, Tensor] = {}  # of the parameters where anything was pruned
         self._states = self._fresh_states()
         self._handles: list[Any] = [
@@ -102,7 +105,7 @@ class Pruner:
 
     def scores(self) -> dict[str, Tensor]:
         """The score of each weight, by parameter name: -inf where pruned, negative where frozen, NaN off target."""
-        scorer, _ = self._scorer()
+        scorer, _ = self._scorer(self.criterion)
         found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
         for part in self.parts:
             part.put_(found[part.param], scorer.scores()[part.name].score.to(torch.float32))
@@ -121,26 +124,48 @@ class Pruner:
     # ---- pruning -------------------------------------------------------------------------------------------------
 
     def prune(
-        self, sparsity: Sparsity | None = None, *, threshold: float | None = None, dry_run: bool = False
+        self,
+        sparsity: Sparsity | None = None,
+        *,
+        threshold: float | None = None,
+        alpha: float | None = None,
+        fdr: float | None = None,
+        dry_run: bool = False,
     ) -> Report:
         """Prune until `sparsity` of the total is zero, or everything that scores below `threshold`; tell what was done.
 
-        `sparsity` is a fraction, or a dict of fractions by layer (the others stay as they are). With `dry_run` nothing
-        changes. On any error the model is as it was.
+        `sparsity` is a fraction, or a dict of fractions by layer (the others stay as they are). `alpha` keeps what a
+        Wald test finds different from zero at that level, `fdr` what it finds with that false discovery rate (of each
+        target, or of all with scope "global"). With `dry_run` nothing changes. On any error the model is as it was.
         """
-        check_request(sparsity, threshold)
-        scorer, notes = self._scorer()
+        check_request(sparsity, threshold, alpha, fdr)
+        testing = alpha is not None or fdr is not None
+        scorer, notes = self._scorer(Wald() if testing else self.criterion)
         scores = scorer.scores()
         counts = None if sparsity is None else self._counts(scores, sparsity)
-        masks, rows = self._select(scorer, counts, threshold or 0.0)
+        limits = dict.fromkeys(scores, threshold or 0.0)
+        if testing:
+            together = name_of("allocation", self.scope) == "global"
+            limits = z_thresholds(scores, alpha=alpha, fdr=fdr, df=self._degrees(), together=together)
+            notes = notes + honest_label(self.uncertainty)
+        masks, rows = self._select(scorer, counts, limits)
         report = self._report(scorer, rows, notes, dry_run)
         if not dry_run:
             self._commit(masks)
         return report
 
-    def _scorer(self) -> tuple[Scorer, list[str]]:
+    def _degrees(self) -> float | None:
+        """Of freedom, where the estimator's z is t-distributed: the fewest of several."""
+        degrees = getattr(self._online, "degrees", None)
+        return (
+            None
+            if degrees is None
+            else min(degrees(s) for s, own in zip(self._states, self._owners, strict=True) if own)
+        )
+
+    def _scorer(self, criterion: Criterion | None) -> tuple[Scorer, list[str]]:
         """The criterion in force, over weights that were checked."""
-        criterion, notes = self._default_criterion() if self.criterion is None else (self.criterion, [])
+        criterion, notes = self._default_criterion() if criterion is None else (criterion, [])
         if not self._uses_sigma(criterion):
             return Scorer(self._weights(), self.parts, criterion, None), notes
         return Scorer(self._ready_weights(), self.parts, criterion, self._estimate), notes
@@ -197,7 +222,7 @@ class Pruner:
         return result
 
     def _select(
-        self, scorer: Scorer, counts: Mapping[str, int] | None, threshold: float
+        self, scorer: Scorer, counts: Mapping[str, int] | None, limits: Mapping[str, float]
     ) -> tuple[dict[str, Tensor], list[Row]]:
         """The new masks, and the report's rows; nothing is changed yet."""
         masks = {name: self._mask(name).clone() for name in self._params}
@@ -208,7 +233,7 @@ class Pruner:
                 continue
             stats = scorer.stats(part.name)
             ranked = scorer.rank(stats)
-            keep = ranked.score >= threshold if counts is None else self.pattern(ranked, counts[part.name])
+            keep = ranked.score >= limits[part.name] if counts is None else self.pattern(ranked, counts[part.name])
             part.put_(masks[part.param], keep)
             rows.append(scorer.row(stats, ranked, keep, self.pattern))
         return masks, rows
@@ -363,20 +388,3 @@ class Pruner:
         estimate = online.sigma(state, weight, self._optimizer_of(weight.name))
         check_moved(weight, estimate)
         return estimate
-
-
-def _optimizers(given: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
-    optimizers = [] if given is None else [given] if isinstance(given, Optimizer) else list(given)
-    optimizers = list({id(one): one for one in optimizers}.values())
-    for one in optimizers:
-        if not isinstance(one, Optimizer):
-            raise TypeError(f"optimizer must be a torch.optim.Optimizer or a list of them, not {one!r}")
-    return optimizers
-
-
-def _owners(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list[list[str]]:
-    """Which parameters each optimizer steps; without optimizers, all of them belong to the user's own step."""
-    held = [{id(p) for group in o.param_groups for p in group["params"]} for o in optimizers]
-    if not held:
-        return [list(params)]
-    return [[name for name, p in params.items() if id(p) in own] for own in held]

@@ -1,7 +1,22 @@
 """How sure is each weight? One estimator a file."""
 
+from prunewald.uncertainty.analytic import InverseFisher, Sandwich, SgdAsymptotic
 from prunewald.uncertainty.base import Estimate, Online
+from prunewald.uncertainty.batch_means import BatchMeans
+from prunewald.uncertainty.fisher_diagonal import FisherDiagonal
+from prunewald.uncertainty.layer_least_squares import LayerLeastSquares
 from prunewald.uncertainty.pseudo_bootstrap import PseudoBootstrap
 from prunewald.uncertainty.second_moment import SecondMoment
 
-__all__ = ["Estimate", "Online", "PseudoBootstrap", "SecondMoment"]
+__all__ = [
+    "BatchMeans",
+    "Estimate",
+    "FisherDiagonal",
+    "InverseFisher",
+    "LayerLeastSquares",
+    "Online",
+    "PseudoBootstrap",
+    "Sandwich",
+    "SecondMoment",
+    "SgdAsymptotic",
+]

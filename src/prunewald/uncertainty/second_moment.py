@@ -40,6 +40,11 @@ class SecondMoment:
         if not 0 < self.decay < 1:
             raise ValueError(f"decay must lie between 0 and 1, not {self.decay!r}")
 
+    @property
+    def standard_error(self) -> bool:
+        """Whether sigma is one: the scale-free form is not."""
+        return self.samples is not None
+
     def init(self) -> State:
         """No average yet."""
         return {"steps": 0, "average": {}}

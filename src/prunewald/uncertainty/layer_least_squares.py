@@ -1,0 +1,66 @@
+"""Sigma of a weight from the activations it multiplies: the Wald view of Wanda."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from prunewald.registry import uncertainty
+from prunewald.uncertainty.curvature import Batches, Loss, evaluating
+
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@uncertainty("layer-least-squares")
+@dataclass(frozen=True)
+class LayerLeastSquares:
+    """sigma_j = s / ||x_j||, x_j the inputs that weight j multiplies in a calibration pass.
+
+    It is the standard error of a layer's weights in a least-squares fit of the layer's own output, inputs taken as
+    uncorrelated; |w| / sigma is Wanda's |w|·||x||. s is chosen so that the median of sigma over a layer is the layer's
+    spread, since the noise of an inner layer is not known. For linear and convolutional layers.
+    """
+
+    def estimate(self, model: nn.Module, batches: Batches, loss: Loss | None = None) -> dict[str, Tensor]:
+        """Sigma of the weights of every linear and convolutional layer; infinite where an input is always zero."""
+        layers = {name: m for name, m in model.named_modules() if isinstance(m, _LAYERS)}
+        if not layers:
+            raise ValueError(f"{type(model).__name__} has no linear or convolutional layer, whose inputs could be read")
+        squares: dict[str, Tensor] = {}
+        handles = [m.register_forward_pre_hook(_reader(name, squares)) for name, m in layers.items()]
+        try:
+            with evaluating(model), torch.no_grad():
+                for x, *_ in batches:
+                    model(x)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return {_weight_name(n): _scaled(squares[n], m.weight) for n, m in layers.items() if n in squares}
+
+
+def _weight_name(layer: str) -> str:
+    return f"{layer}.weight" if layer else "weight"
+
+
+def _reader(name: str, squares: dict[str, Tensor]) -> Callable[[Any, Any], None]:
+    def read(module: Any, inputs: Any) -> None:
+        # The layer is linear in its weight: its summed output at x² has as derivative the sum of x² each weight meets.
+        weight = module.weight.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            x = inputs[0].detach().square()
+            output = F.linear(x, weight) if isinstance(module, nn.Linear) else module._conv_forward(x, weight, None)
+            (square,) = torch.autograd.grad(output.sum(), weight)
+        squares[name] = squares.get(name, 0) + square.double()
+
+    return read
+
+
+def _scaled(square: Tensor, weight: Tensor) -> Tensor:
+    sigma = square.rsqrt()
+    living = sigma[sigma.isfinite()]
+    if living.numel() > 1:
+        sigma = sigma * (weight.detach().double().std() / living.median())
+    return sigma.to(weight.dtype)

@@ -1,0 +1,131 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import prunewald as pw
+from prunewald.inference import agreement, critical_value, discoveries, p_value
+
+
+def problem(seed=0):
+    """A layer whose first column is far from zero, with honest standard errors."""
+    g = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(nn.Linear(10, 30, bias=False), nn.Linear(30, 30, bias=False))
+    sigma = {}
+    for name, p in model.named_parameters():
+        sigma[name] = 0.1 + torch.rand(p.shape, generator=g)
+        noise = torch.randn(p.shape, generator=g)
+        noise[:, 0] += 8
+        p.data = noise * sigma[name]
+    return model, sigma
+
+
+def test_alpha_keeps_what_is_significant():
+    model, sigma = problem()
+    p = {n: pw.wald_test(w.detach(), sigma[n]).p for n, w in model.named_parameters()}
+    pruner = pw.Pruner(model, uncertainty=sigma)
+    report = pruner.prune(alpha=0.05)
+    assert all(torch.equal(mask, p[n] <= 0.05) for n, mask in pruner.masks.items())
+    assert report.criterion == "Wald()"
+    assert 0.85 < report.sparsity < 0.95
+
+
+@pytest.mark.parametrize("scope", ["layer", "global"])
+def test_fdr_keeps_the_discoveries_of_benjamini_and_hochberg(scope):
+    model, sigma = problem()
+    p = {n: pw.wald_test(w.detach(), sigma[n]).p.double() for n, w in model.named_parameters()}
+    pruner = pw.Pruner(model, uncertainty=sigma, scope=scope)
+    pruner.prune(fdr=0.1)
+    if scope == "layer":
+        found = {n: stats.false_discovery_control(v.flatten().numpy()) <= 0.1 for n, v in p.items()}
+    else:
+        joined = stats.false_discovery_control(torch.cat([v.flatten() for v in p.values()]).numpy()) <= 0.1
+        found = dict(zip(p, np.split(joined, [300]), strict=True))
+    for name, mask in pruner.masks.items():
+        assert np.array_equal(mask.flatten().numpy(), found[name])
+        assert mask[:, 0].float().mean() > 0.9
+
+
+def test_nothing_found_empties_a_layer_and_says_so():
+    model, sigma = problem()
+    sigma["0.weight"] *= 1000
+    assert pw.Pruner(model, uncertainty=sigma).prune(fdr=0.01, dry_run=True).emptied == ["0.weight"]
+
+
+def test_the_honest_label():
+    model, sigma = problem()
+    optimizer = torch.optim.RMSprop(model.parameters())
+    pseudo = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap(last=5))
+    for _ in range(8):
+        model(torch.randn(4, 10)).square().sum().backward()
+        optimizer.step()
+    first = str(pseudo.prune(alpha=0.05, dry_run=True)).splitlines()[0]
+    assert first == "not p-values: sigma from PseudoBootstrap is no standard error, so the level given is nominal only"
+    scale_free = pw.Pruner(model, optimizer).prune(fdr=0.1, dry_run=True)
+    assert "second moment is no standard error" in str(scale_free)
+    proper = pw.Pruner(model, optimizer, uncertainty=pw.SecondMoment(samples=100, batch_size=4))
+    assert not proper.prune(fdr=0.1, dry_run=True).notes
+    assert "as good as the sigma that was given" in str(
+        pw.Pruner(model, uncertainty=sigma).prune(fdr=0.1, dry_run=True)
+    )
+
+
+@pytest.mark.parametrize("df", [None, 7])
+def test_thresholds_both_ways(df):
+    z = critical_value(0.03, df)
+    assert float(p_value(torch.tensor([z], dtype=torch.float64), df)) == pytest.approx(0.03)
+    assert z == pytest.approx(stats.t.isf(0.015, df) if df else stats.norm.isf(0.015))
+
+
+def test_t_is_wider_than_normal():
+    weight, se = torch.tensor([2.0]), torch.tensor([1.0])
+    assert pw.wald_test(weight, se, df=5).p > pw.wald_test(weight, se).p
+
+
+def test_yekutieli_is_stricter_than_hochberg():
+    p = torch.rand(500, generator=torch.Generator().manual_seed(0)) ** 3
+    bh, by = discoveries(p, 0.1), discoveries(p, 0.1, "by")
+    assert (by <= bh).all()
+    assert by.sum() < bh.sum()
+    assert discoveries(torch.zeros(0), 0.1).numel() == 0
+
+
+@pytest.mark.parametrize("request_", [{"alpha": 0.0}, {"alpha": 1}, {"fdr": 1.5}, {"fdr": True}, {"alpha": math.nan}])
+def test_levels_out_of_range(request_):
+    ((name, value),) = request_.items()
+    model, sigma = problem()
+    with pytest.raises(ValueError, match=f"{name} must lie between 0 and 1, not {value!r}"):
+        pw.Pruner(model, uncertainty=sigma).prune(**request_)
+
+
+def test_agreement_of_two_sigmas():
+    a = torch.rand(1000, generator=torch.Generator().manual_seed(0)) + 0.1
+    found = agreement(a, 2 * a)
+    assert found.correlation == pytest.approx(1)
+    assert found.quantiles == pytest.approx((0.5, 0.5, 0.5))
+    a[0] = math.inf
+    assert agreement(a, a).correlation == pytest.approx(1)
+    with pytest.raises(ValueError, match="fewer than two"):
+        agreement(torch.zeros(4), torch.ones(4))
+
+
+def test_a_change_of_units_of_one_input():
+    """The paper's section IV-B: w = (10, 0.1), the second input in units a thousand times smaller."""
+    w, se = torch.tensor([10.0, 0.1]), torch.tensor([2.0, 0.01])
+    scale = torch.tensor([1.0, 1000.0])  # X2 divided by 1000: its weight and error grow a thousandfold
+
+    def keeps(criterion, factor):
+        model = nn.Linear(2, 1, bias=False)
+        model.weight.data = (w * factor)[None]
+        pruner = pw.Pruner(model, criterion=criterion, uncertainty={"weight": (se * factor)[None]})
+        pruner.prune(0.5)
+        return int(pruner.masks["weight"][0].int().argmax())
+
+    one = torch.ones(2)
+    assert (keeps(pw.Magnitude(), one), keeps(pw.Magnitude(), scale)) == (0, 1)
+    assert (keeps(pw.Wald(), one), keeps(pw.Wald(), scale)) == (1, 1)
+    relative = pw.MagnitudeUncertainty(lam=0.01)
+    assert (keeps(relative, one), keeps(relative, scale)) == (0, 1)  # lambda > 0 is not invariant to one input's units

@@ -1,0 +1,183 @@
+"""Standard errors in closed form against statsmodels, Monte Carlo, and Optimal Brain Surgeon."""
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from prunewald import wald_test
+from prunewald.uncertainty import FisherDiagonal, InverseFisher, LayerLeastSquares, Sandwich, SgdAsymptotic
+
+N, P = 300, 4
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, P)) @ (np.eye(P) + 0.3)
+TRUE = np.array([1.0, -0.5, 0.2, 0.0])
+CONTINUOUS = X @ TRUE + 0.3 + RNG.normal(size=N) * (1 + abs(X[:, 0]))
+BINARY = (RNG.random(N) < 1 / (1 + np.exp(-(X @ TRUE + 0.3)))).astype(float)
+
+
+def linear(params):
+    model = nn.Linear(P, 1).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor(params[1:])[None])
+        model.bias.copy_(torch.tensor(params[:1]))
+    return model
+
+
+def batches(y, size=70):
+    return list(zip(torch.tensor(X).split(size), torch.tensor(y)[:, None].split(size), strict=True))
+
+
+def flat(sigmas):
+    return np.concatenate([sigmas["bias"].numpy(), sigmas["weight"][0].numpy()])
+
+
+OLS = sm.OLS(CONTINUOUS, sm.add_constant(X)).fit()
+LOGIT = sm.Logit(BINARY, sm.add_constant(X)).fit(disp=0)
+ROBUST = sm.Logit(BINARY, sm.add_constant(X)).fit(disp=0, cov_type="HC0")
+
+
+@pytest.mark.parametrize("observed", [False, True])
+@pytest.mark.parametrize(
+    ("estimator", "fit", "errors", "y", "loss"),
+    [
+        (InverseFisher, OLS, OLS.bse, CONTINUOUS, F.mse_loss),
+        (Sandwich, OLS, OLS.HC0_se, CONTINUOUS, "squared_error"),
+        (InverseFisher, LOGIT, LOGIT.bse, BINARY, F.binary_cross_entropy_with_logits),
+        (Sandwich, ROBUST, ROBUST.bse, BINARY, nn.BCEWithLogitsLoss()),
+    ],
+    ids=["OLS", "HC0", "logit", "logit HC0"],
+)
+def test_standard_errors_of_regressions(estimator, fit, errors, y, loss, observed):
+    sigmas = estimator(observed=observed).estimate(linear(fit.params), batches(y), loss)
+    np.testing.assert_allclose(flat(sigmas), errors, rtol=1e-6)
+    (block,) = sigmas.diagnosis.blocks
+    assert (block.rank, block.size, block.negative) == (5, 5, 0)
+    assert block.score < 1e-3  # at the optimum the mean score is zero
+    assert sigmas.diagnosis.samples == N
+    assert not sigmas.diagnosis.bad
+
+
+def test_a_redundant_model_has_no_inverse_and_says_so():
+    model = nn.Linear(P, 2).double()  # softmax over two outputs: only their difference matters
+    data = [(torch.tensor(X), torch.tensor(BINARY).long())]
+    sigmas = InverseFisher().estimate(model, data, F.cross_entropy)
+    assert sigmas["weight"].isnan().all()
+    assert "rank 5 of 10" in str(sigmas.diagnosis)
+    assert sigmas.diagnosis.bad == {"weight": 8, "bias": 2}
+    assert "no standard error for 8 entries of weight" in str(sigmas.diagnosis)
+    for inverse in ("pseudo", "damped"):
+        assert (InverseFisher(inverse=inverse).estimate(model, data, F.cross_entropy)["weight"] > 0).all()
+
+
+def test_a_pseudo_inverse_of_two_outputs_is_half_the_error_of_their_difference():
+    model = nn.Linear(P, 2).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor(np.stack([-LOGIT.params[1:] / 2, LOGIT.params[1:] / 2])))
+        model.bias.copy_(torch.tensor([-LOGIT.params[0] / 2, LOGIT.params[0] / 2]))
+    sigmas = InverseFisher(inverse="pseudo").estimate(
+        model, [(torch.tensor(X), torch.tensor(BINARY).long())], F.cross_entropy
+    )
+    np.testing.assert_allclose(sigmas["weight"][1].numpy(), LOGIT.bse[1:] / 2, rtol=1e-6)
+
+
+def test_a_weight_without_information_is_not_certain():
+    x = torch.tensor(X).clone()
+    x[:, 1] = 0
+    data = [(x, torch.tensor(BINARY)[:, None])]
+    sigmas = InverseFisher(inverse="pseudo").estimate(linear(LOGIT.params), data, "binary_cross_entropy")
+    assert sigmas["weight"][0].isinf().tolist() == [False, True, False, False]
+
+
+def test_an_indefinite_hessian_gives_negative_variances_which_become_nan_and_are_named():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(P, 3), nn.Tanh(), nn.Linear(3, 1)).double()  # not trained: no optimum
+    sigmas = InverseFisher(observed=True).estimate(model, batches(5 * CONTINUOUS), F.mse_loss)
+    (block,) = sigmas.diagnosis.blocks
+    assert block.negative > 0
+    assert sum(sigmas.diagnosis.bad.values()) == block.negative == sum(int(s.isnan().sum()) for s in sigmas.values())
+    assert block.score > 3  # the mean score is far from zero
+
+
+def test_z_squared_is_2n_times_the_saliency_of_optimal_brain_surgeon():
+    model = linear(LOGIT.params)
+    se = InverseFisher(observed=True).estimate(model, batches(BINARY), "binary_cross_entropy")["weight"]
+    weight = model.weight.detach()
+
+    def mean_loss(vector):
+        logits = torch.tensor(X) @ vector[:P] + vector[P]
+        return F.binary_cross_entropy_with_logits(logits, torch.tensor(BINARY))
+
+    point = torch.cat([weight[0], model.bias.detach()])
+    inverse = torch.linalg.inv(torch.func.hessian(mean_loss)(point))
+    saliency = weight[0].square() / (2 * inverse.diagonal()[:P])
+    torch.testing.assert_close(wald_test(weight, se).z[0].square(), 2 * N * saliency, rtol=1e-10, atol=0)
+
+
+def test_sgd_asymptotic_against_monte_carlo():
+    torch.manual_seed(0)
+    model = linear(OLS.params)
+    rate, steps, chains = 1.0, 4000, 400
+    predicted = SgdAsymptotic(rate=rate, steps=steps).estimate(model, batches(CONTINUOUS), F.mse_loss)
+    x = torch.cat([torch.ones(N, 1, dtype=torch.float64), torch.tensor(X)], 1)
+    y = torch.tensor(CONTINUOUS)
+    best = torch.tensor(OLS.params)
+    w = best.repeat(chains, 1)
+    for t in range(1, steps + 1):
+        i = torch.randint(0, N, (chains,))
+        gradient = 2 * ((x[i] * w).sum(1) - y[i])[:, None] * x[i]
+        w -= rate / (t + 20) * gradient
+    np.testing.assert_allclose(flat(predicted), w.std(0).numpy(), rtol=0.15)
+
+
+def test_sgd_asymptotic_refuses_a_rate_that_is_too_small():
+    with pytest.raises(ValueError, match=r"rate=0.01 is too small for \('weight', 'bias'\): the smallest eigenvalue"):
+        SgdAsymptotic(rate=0.01).estimate(linear(OLS.params), batches(CONTINUOUS), F.mse_loss)
+
+
+def test_blocks_by_layer_where_the_whole_is_too_large(monkeypatch):
+    from prunewald.uncertainty import analytic
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(P, 2), nn.Tanh(), nn.Linear(2, 1)).double()
+    monkeypatch.setattr(analytic, "_FULL", 12)
+    sigmas = InverseFisher(inverse="damped").estimate(model, batches(CONTINUOUS), F.mse_loss)
+    assert [block.params for block in sigmas.diagnosis.blocks] == [("0.weight", "0.bias"), ("2.weight", "2.bias")]
+    monkeypatch.setattr(analytic, "_FULL", 5)
+    with pytest.raises(ValueError, match="layer '0' has 10 parameters.*use FisherDiagonal"):
+        InverseFisher().estimate(model, batches(CONTINUOUS), F.mse_loss)
+
+
+@pytest.mark.parametrize("labels", ["data", "model"])
+@pytest.mark.parametrize("kind", ["logit", "OLS"])
+def test_the_fisher_diagonal_is_a_standard_error_on_an_independent_design(labels, kind):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(4000, P))
+    noise = rng.normal(size=4000)
+    y = x @ TRUE + noise if kind == "OLS" else (rng.random(4000) < 1 / (1 + np.exp(-x @ TRUE))).astype(float)
+    fit = (sm.OLS if kind == "OLS" else sm.Logit)(y, sm.add_constant(x)).fit(**({} if kind == "OLS" else {"disp": 0}))
+    loss = "squared_error" if kind == "OLS" else "binary_cross_entropy"
+    data = [(torch.tensor(x), torch.tensor(y)[:, None])]
+    sigmas = FisherDiagonal(labels=labels).estimate(linear(fit.params), data, loss)
+    np.testing.assert_allclose(flat(sigmas), fit.bse, rtol=0.1)
+
+
+def test_layer_least_squares_is_wanda():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.Flatten(), nn.Linear(12, 5))
+    x = torch.randn(20, 2, 4, 4)
+    x[:, :, 0, 0] = 0
+    sigma = LayerLeastSquares().estimate(model, [(x[:10], None), (x[10:], None)])
+    norms = F.unfold(x, 3, stride=2, padding=1).square().sum((0, 2)).sqrt().view(1, 2, 3, 3)
+    hidden = model[:2](x).square().sum(0).sqrt()
+    for name, norm in {"0.weight": norms.expand(3, 2, 3, 3), "2.weight": hidden.expand(5, 12)}.items():
+        ratio = (sigma[name] * norm).detach()
+        torch.testing.assert_close(ratio, ratio.flatten()[0].expand_as(ratio))
+        torch.testing.assert_close(sigma[name].median(), model.get_parameter(name).detach().std())
+
+
+def test_an_unknown_loss_is_named():
+    with pytest.raises(ValueError, match="loss 'hinge': .*cross_entropy, binary_cross_entropy, squared_error"):
+        InverseFisher().estimate(linear(OLS.params), batches(CONTINUOUS), "hinge")
