@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from prunewald.progress import progress_bar
+from prunewald.progress import note, progress_bar
 
 
 def test_bar_counts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,3 +20,16 @@ def test_silent_without_tqdm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         bar.set_description_str("seed 0")
         bar.update()
     assert capsys.readouterr().err == ""
+
+
+def test_silent_where_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar(total=2, show=False) as bar:
+        bar.update()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_note_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    note("hello")
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    note("hello")
+    assert capsys.readouterr().err == "hello\nhello\n"

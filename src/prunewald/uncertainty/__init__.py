@@ -3,6 +3,7 @@
 from prunewald.uncertainty.analytic import InverseFisher, Sandwich, SgdAsymptotic
 from prunewald.uncertainty.base import Estimate, Online
 from prunewald.uncertainty.batch_means import BatchMeans
+from prunewald.uncertainty.bootstrap import Bootstrap
 from prunewald.uncertainty.fisher_diagonal import FisherDiagonal
 from prunewald.uncertainty.layer_least_squares import LayerLeastSquares
 from prunewald.uncertainty.pseudo_bootstrap import PseudoBootstrap
@@ -10,6 +11,7 @@ from prunewald.uncertainty.second_moment import SecondMoment
 
 __all__ = [
     "BatchMeans",
+    "Bootstrap",
     "Estimate",
     "FisherDiagonal",
     "InverseFisher",

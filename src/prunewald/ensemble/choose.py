@@ -1,0 +1,93 @@
+"""Which way to train, and how many replicas at once: found by a trial."""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from prunewald.ensemble.job import Job, seeded
+from prunewald.ensemble.together import Together
+from prunewald.ensemble.trainer import Alone, Trainer
+
+_PAIR = 2
+_SAME = 1e-2  # relative difference of gradients; a wrong one differs by about 1, rounding by less than 1e-3
+
+
+def why_alone(job: Job) -> str:
+    """Why the model cannot be vectorised; empty if it can: a trial step gives what separate models give."""
+    job = job.rows(0, _PAIR)
+    rows = job.epoch(0, job.sample())[0]
+    singles = [Alone(job.rows(r, r + 1)) for r in range(len(job.seeds))]
+    wanted = [_trial(single, rows[r : r + 1]) for r, single in enumerate(singles)]
+    try:
+        got = _trial(Together(job), rows)
+    except Exception as error:  # whatever vmap cannot do
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"[:200]
+    for name, tensor in got.items():
+        if _differ(tensor, torch.cat([each[name] for each in wanted])):
+            return f"{name} differs from that of separate models"
+    return ""
+
+
+def _trial(trainer: Trainer, rows: Tensor) -> dict[str, Tensor]:
+    """The losses, gradients and buffers after a step without an update."""
+    with seeded(trainer.job.seeds[0]):
+        losses = trainer.backward(rows)
+    grads = {f"the gradient of {n}": p.grad for n, p in trainer.params.items() if p.grad is not None}
+    buffers = {f"buffer {n}": t for n, t in trainer.untrained().items()}
+    return {"the loss": losses, **trainer.stacked({**grads, **buffers})}
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    a, b = a.detach().double(), b.detach().double()
+    return not bool((a - b).norm() <= _SAME * b.norm() + 1e-7)
+
+
+def seconds(trainer: Trainer, batches: Sequence[Tensor]) -> float:
+    """Time of a step and a replica: the best of a few."""
+    times = []
+    with trainer.context():
+        for rows in batches:
+            began = time.perf_counter()
+            trainer.step(rows)
+            times.append(time.perf_counter() - began)
+    return min(times) / len(trainer.job.seeds)
+
+
+def faster_alone(job: Job, chunk: int) -> str:
+    """Why a plain loop is the better way on this CPU; empty if it is not."""
+    job = job.rows(0, chunk)
+    together = seconds(Together(job), [job.epoch(0, None)[0]] * 4)
+    job = job.rows(0, 1)
+    alone = seconds(Alone(job), [job.epoch(0, None)[0]] * 6)
+    return "" if together <= alone else f"faster here ({1e3 * alone:.2f} ms a step against {1e3 * together:.2f})"
+
+
+def footprint(job: Job) -> int:
+    """Bytes a replica takes in training: weights, optimizer, what is collected, activations."""
+    trainer = Together(job.rows(0, _PAIR))
+    rows = trainer.job.epoch(0, None)[0]
+    held = 0
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal held
+        held += tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        trainer.backward(rows)
+    weights = sum(t.nbytes for t in (*trainer.params.values(), *trainer.fixed.values()))
+    # Weight, gradient, two moments and the update's scratch; three a collector; the backward pass has its own tensors.
+    return (weights * (6 + 4 * len(job.collect)) + 2 * held) // len(trainer.job.seeds) + 16 * job.size
+
+
+def memory(device: torch.device) -> int:
+    """Bytes training may take: most of what is free on a GPU, half of it on a CPU."""
+    if device.type == "cuda":
+        return int(0.7 * torch.cuda.mem_get_info(device)[0])
+    with suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return 1 << 30

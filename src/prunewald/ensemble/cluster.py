@@ -1,0 +1,49 @@
+"""Chunks of replicas as Ray tasks: on this machine or a cluster. A task whose worker dies is run again."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from prunewald.ensemble.job import Job
+from prunewald.ensemble.result import Result, joined
+from prunewald.progress import note, progress_bar
+
+RETRIES = 3
+
+
+def spread(job: Job, work: Callable[[Job], Result], chunk: int | None, address: str | None, progress: bool) -> Result:
+    """Do the work for some of the replicas on each worker; the result does not depend on how many there are."""
+    ray = _ray(address)
+    kind = "GPU" if job.device.type == "cuda" else "CPU"
+    workers = max(1, int(ray.cluster_resources().get(kind, 1)))
+    size = chunk or -(-len(job.seeds) // workers)
+    parts = [job.rows(first, first + size) for first in range(0, len(job.seeds), size)]
+    task = ray.remote(max_retries=RETRIES, **{f"num_{kind.lower()}s": 1})(_task)
+    x, y = ray.put(job.x.cpu()), ray.put(job.y.cpu())
+    nothing = job.x[:0]
+    tasks = {task.remote(work, replace(part, x=nothing, y=nothing), x, y): part for part in parts}
+    with progress_bar(total=len(job.seeds) * job.epochs, unit="epoch", show=progress) as bar:
+        waiting = list(tasks)
+        while waiting:
+            done, waiting = ray.wait(waiting)
+            bar.update(sum(len(tasks[one].seeds) for one in done) * job.epochs)
+    result = joined(ray.get(list(tasks)))
+    if result.how.startswith("loop"):
+        note(f"prunewald: {result.how}")  # what a worker says is not seen here
+    return result
+
+
+def _task(work: Callable[[Job], Result], job: Job, x: Tensor, y: Tensor) -> Result:
+    return work(replace(job, x=x, y=y))
+
+
+def _ray(address: str | None) -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError("executor='ray' needs Ray: pip install 'prunewald[ray]'") from error
+    if not ray.is_initialized():
+        ray.init(address=address, log_to_driver=False)
+    return ray

@@ -1,0 +1,61 @@
+"""Randomness that belongs to a replica: a hash of its own seed and a counter.
+
+Torch's generators give noise that depends on how many replicas share a tensor. A hash of seed, purpose, step and
+position does not: it is the same on every device, in every chunk, in any order. Integers wrap, so it is exact.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Word: TypeAlias = Tensor | int
+
+SAMPLE, ORDER, NOISE = 0x243F6A88, 0x05A308D3, 0x13198A2E  # what a stream is for; digits of pi
+_MULTIPLY = (0x7FEB352D, 0x846CA68B - (1 << 32))  # Chris Wellons' lowbias32
+_OTHER = 0x3C6EF372  # tells the second key of a stream from the first
+
+
+def seed_key(seeds: Sequence[int], purpose: int, device: torch.device | str = "cpu") -> Tensor:
+    """Two words for each seed and purpose, (R, 2): what every stream of a replica starts from."""
+    if bad := [seed for seed in seeds if not 0 <= seed < 1 << 63]:
+        raise ValueError(f"seed {bad[0]!r}: seeds lie between 0 and 2^63 - 1")
+    both = torch.tensor(list(seeds), dtype=torch.int64, device=device).view(torch.int32).view(-1, 1, 2)
+    start = torch.tensor([purpose, purpose ^ _OTHER], dtype=torch.int32, device=device)
+    return chain(start, both[..., 0], both[..., 1])
+
+
+def chain(key: Tensor, *words: Word) -> Tensor:
+    """Hash words into a key, one after the other."""
+    for word in words:
+        key = _mix(key ^ word, 0)
+    return key
+
+
+def bits(key: Tensor, size: int) -> Tensor:
+    """Uniform 32-bit integers (signed): key (..., 2) gives (..., size)."""
+    return _mix(torch.arange(size, dtype=torch.int32, device=key.device) + key[..., :1], key[..., 1:])
+
+
+def _mix(x: Tensor, key: Word) -> Tensor:
+    # A right shift of a signed integer copies its sign, which is masked away.
+    x = (x ^ ((x >> 16) & 0xFFFF)) * _MULTIPLY[0]
+    x = (x ^ ((x >> 15) & 0x1FFFF) ^ key) * _MULTIPLY[1]
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def order(seeds: Sequence[int], size: int, epoch: int, device: torch.device | str = "cpu") -> Tensor:
+    """The order in which each replica sees its data in an epoch: (R, size)."""
+    return bits(chain(seed_key(seeds, ORDER, device), epoch), size).argsort(dim=-1, stable=True)
+
+
+def bootstrap(seeds: Sequence[int], size: int, device: torch.device | str = "cpu") -> Tensor:
+    """Draw `size` of `size` rows with replacement, for each replica: (R, size)."""
+    drawn = bits(seed_key(seeds, SAMPLE, device), size).long() + (1 << 31)
+    return (drawn * size) >> 32
+
+
+def keep(key: Tensor, shape: torch.Size, p: float) -> Tensor:
+    """True with probability 1 - p."""
+    return (bits(key, shape.numel()) >= round(p * (1 << 32)) - (1 << 31)).view(shape)

@@ -1,0 +1,54 @@
+"""The real bootstrap: train on resampled data sets, and see how far each weight varies."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from prunewald.registry import uncertainty
+from prunewald.uncertainty.curvature import Batches
+
+
+@uncertainty("bootstrap")
+@dataclass(frozen=True)
+class Bootstrap:
+    """std of each weight over models trained on bootstrap samples of the data, all at once (`prunewald.ensemble`).
+
+    `start` is how the replicas begin: "independent" initialisations, as the paper's "independent instances" (their
+    hidden units are not the same ones, so this is far more than sampling noise); the "same" one for all; or "warm",
+    from the weights of the model at hand, for a tenth of the epochs. Replica r depends on seed + r alone.
+    """
+
+    replicas: int = 100
+    start: Literal["independent", "same", "warm"] = "independent"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.replicas < 2:
+            raise ValueError(f"replicas={self.replicas!r}: a standard deviation needs at least 2")
+        if self.start not in ("independent", "same", "warm"):
+            raise ValueError(f"start must be 'independent', 'same' or 'warm', not {self.start!r}")
+
+    def estimate(
+        self, model: nn.Module, batches: Batches, loss: Any, *, epochs: int = 10, **training: Any
+    ) -> dict[str, Tensor]:
+        """Sigma by parameter name; `epochs` and `training` (optimizer, batch_size, ...) go to `ensemble.train_many`."""
+        from prunewald.ensemble import train_many
+
+        x, y = (torch.cat(column) for column in zip(*batches, strict=True))
+        warm = self.start == "warm"
+        start: Any = dict(model.state_dict()) if warm else self.start
+        result = train_many(
+            model,
+            x,
+            y,
+            loss=loss,
+            seeds=range(self.seed, self.seed + self.replicas),
+            epochs=math.ceil(epochs / 10) if warm else epochs,
+            resample="bootstrap",
+            start=start,
+            **training,
+        )
+        return {name: value.std(0) for name, value in result.params.items()}

@@ -1,0 +1,89 @@
+"""Many models at once on a GPU: graphs and kernels against the plain loop."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from prunewald.ensemble import SGD, Adam, AdamW, RMSprop, train_many
+from prunewald.uncertainty import PseudoBootstrap, SecondMoment
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 5, 3)
+        self.conv2 = nn.Conv2d(5, 6, 4, padding=1)
+        self.fc = nn.Linear(24, 4)
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2(x), 2))
+        out: Tensor = self.fc(self.dropout(x.flatten(1)))
+        return out
+
+
+def double() -> nn.Module:
+    return Net().double()
+
+
+def run(how, make=Net, **options):
+    torch.backends.cudnn.allow_tf32 = False
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(100, 1, 12, 12, generator=g), torch.randint(0, 4, (100,), generator=g)
+    x = x.double() if make is double else x
+    common = {"epochs": 10, "batch_size": 24, "seeds": range(7), "device": "cuda", "resample": "bootstrap"}
+    return train_many(make, x, y, how=how, progress=False, **common | options)
+
+
+def same(a, b, rtol, atol):
+    for name in a.params:
+        torch.testing.assert_close(a.params[name], b.params[name], rtol=rtol, atol=atol)
+    for name in a.second_moment:
+        torch.testing.assert_close(a.second_moment[name], b.second_moment[name], rtol=100 * rtol, atol=atol)
+    for one, other in zip(a.estimates, b.estimates, strict=True):
+        for name in one:
+            torch.testing.assert_close(one[name].sigma, other[name].sigma, rtol=100 * rtol, atol=atol)
+            assert torch.equal(one[name].frozen, other[name].frozen)
+
+
+RECIPES = [SGD(lr=0.05, momentum=0.9, dampening=0.1, weight_decay=0.01), RMSprop(lr=1e-3), Adam(), AdamW()]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_graph_agrees_with_the_plain_loop(recipe):
+    masks = {"fc.weight": torch.rand(7, 4, 24, generator=torch.Generator().manual_seed(1)) > 0.5}
+    options = {
+        "optimizer": recipe,
+        "collect": (PseudoBootstrap(last=10), SecondMoment()),
+        "masks": masks,
+        "make": double,
+    }
+    many = run("vmap", **options)
+    assert many.how == "vmap, in a CUDA graph"
+    same(many, run("loop", **options), 1e-6, 1e-12)
+    assert (many.params["fc.weight"][~masks["fc.weight"]] == 0).all()
+
+
+def test_kernels_agree_with_the_plain_loop():
+    options = {"optimizer": SGD(lr=0.05), "epochs": 4}
+    same(run("vmap", **options), run("loop", **options), 1e-3, 1e-5)
+
+
+def test_a_replica_depends_on_its_own_seed_only():
+    whole, part = run("auto"), run("auto", seeds=[5, 2], chunk=1)
+    assert whole.how == "vmap, in a CUDA graph"
+    for name, tensor in part.params.items():
+        torch.testing.assert_close(tensor, whole.params[name][[5, 2]], rtol=1e-3, atol=1e-4)
+
+
+def test_a_model_that_synchronises_needs_no_graph():
+    class Waits(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            torch.cuda.synchronize()
+            return super().forward(x)
+
+    assert run("auto", make=Waits).how.startswith("vmap, without a CUDA graph")

@@ -1,0 +1,279 @@
+"""Seeds, chunks, models that cannot be vectorised, and wrong arguments."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from prunewald.ensemble import SGD, RMSprop, choose, draws, train, train_many
+from prunewald.ensemble.together import Together
+from prunewald.uncertainty import PseudoBootstrap
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SEEDS = (5, 0, 2**40 + 5, 7)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv1d(2, 3, 3),
+        nn.Dropout1d(0.2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(12, 6),
+        nn.Dropout(0.3),
+        nn.Linear(6, 3),
+    ).double()
+
+
+def data() -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    return torch.randn(50, 2, 6, generator=g, dtype=torch.float64), torch.randint(0, 3, (50,), generator=g)
+
+
+def many(make=net, **options):
+    x, y = data()
+    common = {"seeds": SEEDS, "epochs": 3, "batch_size": 20, "optimizer": RMSprop(lr=1e-3), "how": "vmap"}
+    return train_many(make, x, y, **common | {"progress": False} | options)
+
+
+def same(a, b):
+    for name in a.params:
+        torch.testing.assert_close(a.params[name], b.params[name], rtol=1e-6, atol=1e-12)
+    for name in a.buffers:
+        torch.testing.assert_close(a.buffers[name], b.buffers[name], rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(a.losses, b.losses, rtol=1e-6, atol=1e-12)
+    assert a.seeds == b.seeds
+
+
+def part(result, rows):
+    """The result as if only these replicas had been trained."""
+    return type(result)(
+        make=result.make,
+        seeds=tuple(result.seeds[r] for r in rows),
+        params={name: tensor[rows] for name, tensor in result.params.items()},
+        buffers={name: tensor[rows] for name, tensor in result.buffers.items()},
+        losses=result.losses[rows],
+        second_moment={},
+        estimates=(),
+        how="",
+    )
+
+
+def test_draws_belong_to_a_seed():
+    orders, rows = draws.order(SEEDS, 30, epoch=4), draws.bootstrap(SEEDS, 30)
+    for r, seed in enumerate(SEEDS):
+        assert torch.equal(orders[r], draws.order([seed], 30, epoch=4)[0])
+        assert torch.equal(rows[r], draws.bootstrap([seed], 30)[0])
+        assert sorted(orders[r].tolist()) == list(range(30))
+    assert len({tuple(order.tolist()) for order in (*orders, *draws.order(SEEDS, 30, epoch=5))}) == 8
+
+
+def test_draws_are_uniform_and_unrelated():
+    keys = draws.chain(draws.seed_key(range(50), draws.NOISE)[:, None], torch.arange(40, dtype=torch.int32)[:, None])
+    words = draws.bits(keys, 500).view(-1, 500)
+    unit = (words.double() + 2**31) / 2**32
+    n = unit.numel()
+    counts = torch.histc(unit.float(), 64, 0, 1).double()
+    assert ((counts - n / 64) ** 2 / (n / 64)).sum() < 110  # chi-square, 63 degrees of freedom: p < 2e-4
+    centred = (unit - 0.5) * 12**0.5
+    for other in (centred.roll(1, 0), centred.roll(40, 0), centred.roll(1, 1)):
+        assert (centred * other).mean().abs() < 5 / n**0.5
+    for bit in range(32):
+        assert abs(((words >> bit) & 1).double().mean() - 0.5) < 2.5 / n**0.5
+    rows = draws.bootstrap(range(200), 100)
+    assert (rows.min(), rows.max()) == (0, 99)
+    assert abs(torch.stack([row.unique().numel() * torch.ones(()) for row in rows]).mean() - 63.4) < 0.8
+
+
+def test_dropout_keeps_the_right_share():
+    kept = draws.keep(draws.seed_key([1], draws.NOISE)[0], torch.Size([100, 1000]), 0.3)
+    assert abs(kept.double().mean() - 0.7) < 0.006
+
+
+@pytest.mark.parametrize("how", ["vmap", "loop"])
+def test_a_replica_depends_on_its_own_seed_only(how):
+    whole = many(how=how, resample="bootstrap")
+    same(many(how=how, resample="bootstrap", chunk=3), whole)
+    same(many(how=how, resample="bootstrap", seeds=[7, 0]), part(whole, [3, 1]))
+    assert not torch.equal(whole.params["4.weight"][0], whole.params["4.weight"][1])
+
+
+def test_dropout_noise_is_the_same_both_ways():
+    same(many(), many(how="loop"))
+
+
+def test_dropout_differs_by_replica_and_step():
+    start = net().state_dict()
+    result = many(start=start, optimizer=SGD(lr=0.0), batch_size=50, epochs=2)
+    assert result.losses.unique().numel() == result.losses.numel()
+
+
+def test_same_start():
+    result = many(start="same", optimizer=SGD(lr=0.0))
+    torch.manual_seed(SEEDS[0])
+    assert all(torch.equal(p, result.params[n][r]) for n, p in net().named_parameters() for r in range(4))
+
+
+def test_a_module_is_given():
+    model = net()
+    result = many(model, start="same", optimizer=SGD(lr=0.0))
+    assert torch.equal(result.params["4.weight"][2], model[4].weight)
+    whole = many(model)
+    same(many(model, seeds=[7, 0]), part(whole, [3, 1]))
+    assert not torch.equal(whole.params["4.weight"][0], whole.params["4.weight"][1])
+    model[4] = nn.ParameterList([torch.zeros(1)])
+    with pytest.raises(ValueError, match="ParameterList.*has no reset_parameters"):
+        many(model)
+
+
+def test_batch_norm_is_vectorised_with_its_statistics():
+    def make():
+        return nn.Sequential(nn.Conv1d(2, 3, 3), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(12, 3)).double()
+
+    assert choose.why_alone(job_of(make)) == ""
+    result = many(make)
+    same(result, many(make, how="loop"))
+    assert (result.buffers["1.num_batches_tracked"] == 9).all()
+
+
+def job_of(make):
+    """The job that train_many would run."""
+    kept = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "train", lambda job, *_: kept.append(job))
+        many(make)
+    return kept[0]
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(12, 3).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc(x.flatten(1))
+        return -x if x.mean() > 0 else x
+
+
+class Counting(Branching):
+    """Keeps a buffer by assignment, which vmap cannot see."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = self.seen + x.detach().abs().sum()
+        out: Tensor = self.fc(x.flatten(1))
+        return out
+
+
+class Noisy(Branching):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc((x + torch.randn_like(x)).flatten(1))
+        return out
+
+
+@pytest.mark.parametrize("make", [Branching, Counting, Noisy])
+def test_other_models_are_trained_one_by_one_and_it_says_why(make, capsys):
+    result = many(make, how="auto")
+    said = capsys.readouterr().err.strip()
+    assert len(said.splitlines()) == 1
+    assert "one by one" in said
+    assert result.how == f"loop: {said.split('vectorised: ')[1]}"
+    same(many(make, how="auto", seeds=[7, 0]), part(result, [3, 1]))
+
+
+def test_an_error_of_the_model_is_raised():
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        many(lambda: nn.Sequential(nn.Flatten(), nn.Linear(5, 3)).double(), how="auto")
+
+
+def test_on_a_cpu_the_faster_way_is_taken(monkeypatch):
+    many(how="auto")
+    times = {"Together": 1.0, "Alone": 2.0}
+    monkeypatch.setattr(choose, "seconds", lambda trainer, batches: times[type(trainer).__name__])
+    assert many(how="auto").how == "vmap"
+    times["Together"] = 3.0
+    assert many(how="auto").how == "loop: faster here (2000.00 ms a step against 3000.00)"
+
+
+def test_chunks_fit_into_memory(monkeypatch):
+    whole, sizes = many(), []
+    need = choose.footprint(job_of(net))
+    weights = 8 * sum(p.numel() for p in net().parameters())
+    assert 6 * weights < need < 60 * weights + 50_000
+    monkeypatch.setattr(choose, "memory", lambda device: int(2.5 * need))
+
+    class Watched(Together):
+        def __init__(self, job):
+            sizes.append(len(job.seeds))
+            super().__init__(job)
+
+    monkeypatch.setattr(train, "Together", Watched)
+    same(many(), whole)
+    assert sizes == [2, 2]
+
+
+def test_out_of_memory_halves_the_chunk(monkeypatch):
+    whole = many()
+
+    class Small(Together):
+        def __init__(self, job):
+            if len(job.seeds) > 1:
+                raise torch.cuda.OutOfMemoryError
+            super().__init__(job)
+
+    monkeypatch.setattr(train, "Together", Small)
+    same(many(), whole)
+
+
+def test_progress_is_shown(capsys):
+    many(progress=True, epochs=2)
+    assert "8/8" in capsys.readouterr().err
+
+
+def test_squared_error_and_frozen_parameters():
+    def make():
+        model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3), nn.Linear(3, 1)).double()
+        model[1].weight.requires_grad_(False)
+        return model
+
+    x, y = data()
+    common = {"loss": F.mse_loss, "epochs": 2, "seeds": [1, 2], "progress": False, "optimizer": SGD(lr=0.1)}
+    result = train_many(make, x, y[:, None].double(), how="vmap", **common)
+    same(result, train_many(make, x, y[:, None].double(), how="loop", **common))
+    torch.manual_seed(2)
+    assert torch.equal(result.params["1.weight"][1], make()[1].weight)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": []}, "seeds is empty"),
+        ({"seeds": [-1]}, "seed -1"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"start": "warm"}, "start='warm'"),
+        ({"start": {"4.weight": torch.zeros(6, 12)}}, "differ in '0.bias'"),
+        ({"resample": "jackknife"}, "resample='jackknife'"),
+        ({"resample": torch.zeros(3, 50, dtype=torch.long)}, r"must be \(4, m\)"),
+        ({"masks": {"fc.weight": torch.ones(1)}}, "no parameter 'fc.weight'"),
+        ({"masks": {"4.weight": torch.ones(2, 6, 12)}}, r"must be \(6, 12\), or \(4, 6, 12\)"),
+        ({"collect": PseudoBootstrap(last=10)}, "total_steps=9"),
+        ({"collect": "jackknife"}, "unknown uncertainty"),
+        ({"executor": "dask"}, "executor='dask'"),
+        ({"how": "fast"}, "how='fast'"),
+        ({"chunk": 0}, "chunk=0"),
+    ],
+)
+def test_wrong_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        many(**options)
+
+
+def test_nothing_collected():
+    with pytest.raises(ValueError, match="nothing was collected"):
+        _ = many(epochs=1).sigma

@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+import statsmodels.api as sm
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from prunewald.ensemble import SGD, train_many
+from prunewald.uncertainty import Bootstrap
+
+
+def regression():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    y = x @ np.array([1.0, -0.5, 0.0]) + rng.normal(size=400)
+    model = nn.Linear(3, 1, bias=False).double()
+    fit = sm.OLS(y, x).fit()
+    model.weight.data = torch.tensor(fit.params)[None]
+    return model, [(torch.tensor(x), torch.tensor(y)[:, None])], fit
+
+
+@pytest.mark.parametrize("start", ["independent", "same", "warm"])
+def test_it_is_a_standard_error_where_the_model_is_convex(start):
+    model, batches, fit = regression()
+    before = model.weight.detach().clone()
+    sigma = Bootstrap(replicas=60, start=start).estimate(
+        model,
+        batches,
+        F.mse_loss,
+        epochs=300 if start == "warm" else 40,
+        batch_size=400,
+        optimizer=SGD(lr=0.2),
+        progress=False,
+    )
+    np.testing.assert_allclose(sigma["weight"][0].numpy(), fit.HC0_se, rtol=0.3)
+    assert torch.equal(model.weight, before)
+
+
+def test_it_is_the_deviation_over_replicas_and_a_replica_depends_on_its_seed_alone():
+    model, batches, _ = regression()
+    training = {"epochs": 2, "batch_size": 50, "optimizer": SGD(lr=0.1), "progress": False}
+    sigma = Bootstrap(replicas=4, start="warm", seed=7).estimate(
+        model, batches, F.mse_loss, **(training | {"epochs": 20})
+    )
+    one = [
+        train_many(
+            model,
+            *batches[0],
+            loss=F.mse_loss,
+            seeds=[seed],
+            resample="bootstrap",
+            start=dict(model.state_dict()),
+            **training,
+        ).params["weight"][0]
+        for seed in range(7, 11)
+    ]
+    torch.testing.assert_close(sigma["weight"], torch.stack(one).std(0))
+
+
+@pytest.mark.parametrize("settings", [{"replicas": 1}, {"start": "cold"}])
+def test_bad_settings_are_named(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        Bootstrap(**settings)
