@@ -24,6 +24,8 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.sigma
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.select
+	$(BIN)/python -m benchmarks.ensemble
+	$(BIN)/python -m benchmarks.units
 
 clean:
 	rm -rf .venv

@@ -40,7 +40,7 @@ def trained(device: str, epochs: int, dropout: float) -> tuple[PaperCnn, Any, di
     }
     x, y = (t.to(device) for t in data.train)
     train(model, optimizer, x, y, epochs, BATCH, generator=torch.Generator().manual_seed(0))
-    return model, data, {name: p.sigma() for name, p in pruners.items()}, pruners["second moment"].frozen()
+    return model, data, {name: p.sigma() for name, p in pruners.items()}, pruners["pseudo bootstrap, last 200"].frozen()
 
 
 def rank(matrix: Tensor) -> int:
@@ -97,7 +97,9 @@ def main() -> None:
     numbers: dict[str, Any] = {
         "epochs": options.epochs,
         "test accuracy": accuracy(model, *(t.to(options.device) for t in data.test)),
-        "frozen share": {name: round(float(f.double().mean()), 4) for name, f in frozen.items()},
+        "share of weights without a gradient in the last 200 steps": {
+            name: round(float(f.double().mean()), 4) for name, f in frozen.items()
+        },
         "expected information": analytic(model, batches, observed=False),
     }
     if options.observed:

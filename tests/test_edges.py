@@ -275,5 +275,7 @@ def test_tau_refuses_a_negative_lambda():
 
 def test_an_offline_estimator_is_not_an_uncertainty_but_gives_one():
     for given in (pw.Sandwich(), "fisher-diagonal"):
-        with pytest.raises(TypeError, match=r"estimates from data: pass uncertainty=.*estimate\(model, batches, loss\)"):
+        with pytest.raises(
+            TypeError, match=r"estimates from data: pass uncertainty=.*estimate\(model, batches, loss\)"
+        ):
             pw.Pruner(network(), uncertainty=given)

@@ -1,8 +1,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from prunewald.figures import Marks, accuracy_drop, write
+from prunewald.figures import Marks, accuracy_drop, sigma_agreement, sigma_correlations, write
 
 METHODS = [
     Marks("one", [0.5, 0.9], [-0.1, -3.0], [-0.2, -4.0], [0.0, -2.0], "black", "x"),
@@ -43,3 +44,19 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(OSError, match="disk full"):
         write(figure, path)
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("figure.png", "old")]
+
+
+def test_two_sigmas_that_agree_lie_on_the_diagonal():
+    a = torch.rand(500, generator=torch.Generator().manual_seed(0)) + 0.01
+    a[0] = torch.inf
+    axes = sigma_agreement(a, a, ("one", "other")).axes[0]
+    cloud, _, medians = axes.get_lines()
+    assert len(cloud.get_xdata()) == 499
+    assert list(medians.get_xdata()) == list(medians.get_ydata())
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("other", "one")
+
+
+def test_correlations_have_a_mark_for_every_layer_and_uncertainty():
+    axes = sigma_correlations({"x": {"a": 0.5, "b": -0.1}, "y": {"a": 0.9, "b": 0.2}}, "z").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]
+    assert [list(line.get_xdata()) for line in axes.get_lines()[:2]] == [[0.5, 0.9], [-0.1, 0.2]]

@@ -9,6 +9,7 @@ from prunewald.report import Report
 from prunewald.storage import PackedFileError, load, save
 from prunewald.uncertainty import (
     BatchMeans,
+    Bootstrap,
     FisherDiagonal,
     InverseFisher,
     LayerLeastSquares,
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchMeans",
+    "Bootstrap",
     "Element",
     "FisherDiagonal",
     "Global",

@@ -1,10 +1,13 @@
 """Figures. Needs matplotlib, imported when a figure is drawn."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,6 +63,49 @@ def accuracy_drop(methods: Sequence[Marks], control: float | None = None, title:
     axes.set_ylabel("accuracy drop (points)")
     axes.set_title(title, fontsize="medium")
     axes.legend(frameon=False, loc="best")
+    return figure
+
+
+def sigma_agreement(a: Tensor, b: Tensor, labels: tuple[str, str] = ("sigma a", "sigma b")) -> "Figure":
+    """Draw one uncertainty against another, weight by weight: calibrated against each other, they lie on the diagonal.
+
+    Both axes are logarithmic; the line through the cloud joins the medians of ten equal groups.
+    """
+    from matplotlib.figure import Figure
+
+    both = (a > 0) & (b > 0) & a.isfinite() & b.isfinite()
+    order = b[both].argsort()
+    x, y = b[both][order].double().cpu(), a[both][order].double().cpu()
+    figure = Figure(figsize=(4.6, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    step = max(1, len(x) // 4000)
+    axes.loglog(x[::step], y[::step], ".", color="0.7", markersize=2, rasterized=True)
+    ends = [float(torch.cat([x, y]).min()), float(torch.cat([x, y]).max())]
+    axes.plot(ends, ends, color="black", linewidth=0.9, label="equal")
+    groups = [(p.median(), q.median()) for p, q in zip(x.chunk(10), y.chunk(10), strict=True)]
+    axes.plot(*zip(*groups, strict=True), "o-", color="tab:blue", markersize=4, label="medians of tenths")
+    axes.set_xlabel(labels[1])
+    axes.set_ylabel(labels[0])
+    axes.legend(frameon=False)
+    return figure
+
+
+def sigma_correlations(found: Mapping[str, Mapping[str, float]], reference: str) -> "Figure":
+    """Draw the rank correlation of several uncertainties with one of reference, a mark a layer."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 0.5 * len(found) + 1.2), layout="constrained")
+    axes = figure.add_subplot()
+    layers = list(next(iter(found.values())))
+    for layer, marker in zip(layers, "os^vD", strict=False):
+        values = [by_layer[layer] for by_layer in found.values()]
+        axes.plot(values, range(len(found)), marker, label=layer, markersize=6, alpha=0.8)
+    axes.axvline(0, color="0.5", linewidth=0.9)
+    axes.set_yticks(range(len(found)), list(found))
+    axes.invert_yaxis()
+    axes.grid(axis="x", color="0.9")
+    axes.set_xlabel(f"rank correlation with: {reference}")
+    axes.legend(frameon=False, loc="upper right")
     return figure
 
 
