@@ -164,28 +164,29 @@ def inverted(values: Tensor, keep: Tensor, how: Inverse, damping: float) -> Tens
     return torch.full_like(values, torch.nan)
 
 
-def _check(inverse: str, damping: float) -> None:
-    if inverse not in ("inverse", "pseudo", "damped"):
-        raise ValueError(f"inverse must be 'inverse', 'pseudo' or 'damped', not {inverse!r}")
-    if not damping > 0:
-        raise ValueError(f"damping must be above 0, not {damping!r}")
-
-
-@uncertainty("inverse-fisher")
 @dataclass(frozen=True)
-class InverseFisher:
-    """SE = sqrt([I^-1]_jj / n), I the Fisher information: right if the model is.  Ko et al. (2019), eq. 4.
-
-    `observed` takes the Hessian at the data instead of the expected information. A singular I has no inverse: then
-    sigma is NaN, unless a pseudo-inverse or a damped one (`damping` times the mean of the diagonal) is asked for.
-    """
+class _Inverting:
+    """The settings of estimators that invert the information."""
 
     inverse: Inverse = "inverse"
     damping: float = 1e-3
     observed: bool = False
 
     def __post_init__(self) -> None:
-        _check(self.inverse, self.damping)
+        if self.inverse not in ("inverse", "pseudo", "damped"):
+            raise ValueError(f"inverse must be 'inverse', 'pseudo' or 'damped', not {self.inverse!r}")
+        if not self.damping > 0:
+            raise ValueError(f"damping must be above 0, not {self.damping!r}")
+
+
+@uncertainty("inverse-fisher")
+@dataclass(frozen=True)
+class InverseFisher(_Inverting):
+    """SE = sqrt([I^-1]_jj / n), I the Fisher information: right if the model is.  Ko et al. (2019), eq. 4.
+
+    `observed` takes the Hessian at the data instead of the expected information. A singular I has no inverse: then
+    sigma is NaN, unless a pseudo-inverse or a damped one (`damping` times the mean of the diagonal) is asked for.
+    """
 
     def estimate(self, model: nn.Module, batches: Batches, loss: Loss) -> Sigmas:
         """Standard errors by parameter name."""
@@ -199,15 +200,8 @@ class InverseFisher:
 
 @uncertainty("sandwich")
 @dataclass(frozen=True)
-class Sandwich:
+class Sandwich(_Inverting):
     """SE = sqrt([I^-1 K I^-1]_jj / n), K the covariance of the score: right though the model is not.  Eq. 3."""
-
-    inverse: Inverse = "inverse"
-    damping: float = 1e-3
-    observed: bool = False
-
-    def __post_init__(self) -> None:
-        _check(self.inverse, self.damping)
 
     def estimate(self, model: nn.Module, batches: Batches, loss: Loss) -> Sigmas:
         """Standard errors by parameter name."""
