@@ -277,3 +277,18 @@ def test_wrong_arguments(options, message):
 def test_nothing_collected():
     with pytest.raises(ValueError, match="nothing was collected"):
         _ = many(epochs=1).sigma
+
+
+@pytest.mark.parametrize("how", ["auto", "vmap", "loop"])
+def test_more_rows_than_there_are_data(how):
+    x, y = data()
+    rows = torch.randint(0, len(x), (2, len(x) + 40), generator=torch.Generator().manual_seed(0))
+    result = train_many(net, x, y, seeds=[0, 1], epochs=1, resample=rows, how=how, progress=False)
+    assert len(result) == 2
+
+
+@pytest.mark.parametrize("rows", [[[-1, 0]], [[0, 10_000]], [[]]])
+def test_rows_that_are_not_there(rows):
+    x, y = data()
+    with pytest.raises(ValueError, match="resample has rows .*: must be whole numbers from 0 to"):
+        train_many(net, x, y, seeds=[0], epochs=1, resample=torch.tensor(rows), progress=False)

@@ -29,6 +29,8 @@ def z_thresholds(
 
 def honest_label(uncertainty: Any) -> list[str]:
     """A note where p-values are not p-values, because sigma is no standard error."""
+    if hasattr(uncertainty, "average"):
+        return ["the standard errors are of the averaged iterate: for p-values, load uncertainty.average(state) first"]
     if isinstance(uncertainty, Sigmas) or getattr(uncertainty, "standard_error", False):
         return []
     if isinstance(uncertainty, Mapping):

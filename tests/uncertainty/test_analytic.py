@@ -181,3 +181,12 @@ def test_layer_least_squares_is_wanda():
 def test_an_unknown_loss_is_named():
     with pytest.raises(ValueError, match="loss 'hinge': .*cross_entropy, binary_cross_entropy, squared_error"):
         InverseFisher().estimate(linear(OLS.params), batches(CONTINUOUS), "hinge")
+
+
+def test_rounding_of_a_float32_hessian_is_not_rank():
+    torch.manual_seed(0)
+    model = nn.Linear(20, 5)  # softmax: the outputs are known up to a common shift
+    batch = [(torch.randn(500, 20), torch.randint(0, 5, (500,)))]
+    sigmas = InverseFisher(observed=True).estimate(model, batch, F.cross_entropy)
+    assert sigmas.diagnosis.blocks[0].rank == 84
+    assert sigmas["bias"].isnan().all()

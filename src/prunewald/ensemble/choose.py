@@ -60,16 +60,16 @@ def seconds(trainer: Trainer, batches: Sequence[Tensor]) -> float:
 def faster_alone(job: Job, chunk: int) -> str:
     """Why a plain loop is the better way on this CPU; empty if it is not."""
     job = job.rows(0, chunk)
-    together = seconds(Together(job), [job.epoch(0, None)[0]] * 4)
+    together = seconds(Together(job), [job.epoch(0, job.sample())[0]] * 4)
     job = job.rows(0, 1)
-    alone = seconds(Alone(job), [job.epoch(0, None)[0]] * 6)
+    alone = seconds(Alone(job), [job.epoch(0, job.sample())[0]] * 6)
     return "" if together <= alone else f"faster here ({1e3 * alone:.2f} ms a step against {1e3 * together:.2f})"
 
 
 def footprint(job: Job) -> int:
     """Bytes a replica takes in training: weights, optimizer, what is collected, activations."""
-    trainer = Together(job.rows(0, _PAIR))
-    rows = trainer.job.epoch(0, None)[0]
+    trainer = Alone(job.rows(0, 1))  # older torch cannot count what a vectorised pass saves
+    rows = trainer.job.epoch(0, trainer.job.sample())[0]
     held = 0
 
     def count(tensor: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def footprint(job: Job) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         trainer.backward(rows)
-    weights = sum(t.nbytes for t in (*trainer.params.values(), *trainer.fixed.values()))
+    weights = sum(t.nbytes for t in (*trainer.params.values(), *trainer.untrained().values()))
     # Weight, gradient, two moments and the update's scratch; three a collector; the backward pass has its own tensors.
     return (weights * (6 + 4 * len(job.collect)) + 2 * held) // len(trainer.job.seeds) + 16 * job.size
 

@@ -136,6 +136,9 @@ def _check(job: Job) -> None:
             raise ValueError(
                 f"resample has shape {tuple(job.resample.shape)}: must be ({len(job.seeds)}, m), rows of x a replica"
             )
+        low, high = (int(end) for end in job.resample.aminmax()) if job.resample.numel() else (0, -1)
+        if not 0 <= low <= high < len(job.x) or job.resample.is_floating_point():
+            raise ValueError(f"resample has rows {low} to {high}: must be whole numbers from 0 to {len(job.x) - 1}")
     elif job.resample not in (None, "bootstrap"):
         raise ValueError(f"resample={job.resample!r}: must be 'bootstrap', None, or rows of the data")
 

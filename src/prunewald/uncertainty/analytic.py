@@ -95,13 +95,19 @@ def solve(model: nn.Module, batches: Batches, loss: Loss, observed: bool, varian
     flat, blocks = [], []
     for part in parts:
         values, vectors = torch.linalg.eigh(part.information)
-        keep = values.abs() > values.abs().max() * len(values) * torch.finfo(values.dtype).eps
+        keep = values.abs() > values.abs().max() * len(values) * _precision(problem, observed)
         found = variance(part, values, vectors, keep)
         blocks.append(part.diagnosed(values, keep, found))
         found = found.masked_fill(found < 0, torch.nan)
         # The data say nothing of a parameter without information: a pseudo-inverse would call it certain.
         flat.append(found.masked_fill(part.information.diagonal() == 0, torch.inf).sqrt())
     return _named(problem, torch.cat(flat), parts[0].samples, tuple(blocks))
+
+
+def _precision(problem: Problem, observed: bool) -> float:
+    """What is rounding: a Hessian has that of the model; outer products are added up in double precision."""
+    dtype = next(iter(problem.params.values())).dtype if observed else torch.float64
+    return torch.finfo(dtype).eps
 
 
 def _named(problem: Problem, flat: Tensor, samples: int, blocks: tuple[Block, ...]) -> Sigmas:
