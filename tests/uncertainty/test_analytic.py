@@ -190,3 +190,25 @@ def test_rounding_of_a_float32_hessian_is_not_rank():
     sigmas = InverseFisher(observed=True).estimate(model, batch, F.cross_entropy)
     assert sigmas.diagnosis.blocks[0].rank == 84
     assert sigmas["bias"].isnan().all()
+
+
+@pytest.mark.parametrize(
+    "loss", [nn.CrossEntropyLoss(label_smoothing=0.1), nn.MSELoss(reduction="sum"), nn.CrossEntropyLoss(torch.ones(2))]
+)
+def test_a_loss_that_is_no_plain_likelihood_is_refused(loss):
+    with pytest.raises(ValueError, match="is not a plain likelihood"):
+        InverseFisher().estimate(linear(OLS.params), batches(CONTINUOUS), loss)
+
+
+def test_labels_by_position_are_refused():
+    model = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (3, 2)))
+    with pytest.raises(ValueError, match="positions laid out as samples"):
+        FisherDiagonal().estimate(model, [(torch.randn(8, 4), torch.zeros(8, 2).long())], F.cross_entropy)
+
+
+def test_several_squared_outputs_have_no_common_variance():
+    model = nn.Linear(P, 2).double()
+    data = [(torch.tensor(X), torch.randn(N, 2, dtype=torch.float64))]
+    assert InverseFisher().estimate(model, data, F.mse_loss)["weight"].isnan().all()
+    assert FisherDiagonal().estimate(model, data, F.mse_loss)["weight"].isnan().all()
+    assert (Sandwich().estimate(model, data, F.mse_loss)["weight"] > 0).all()

@@ -1,5 +1,6 @@
 """Scores, Fisher information and Hessian of a model's likelihood, from per-sample derivatives (torch.func)."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,14 +24,30 @@ _NAMES = {
 def likelihood(loss: Loss) -> str:
     """Which likelihood a loss stands for; an error for a loss whose likelihood is not known."""
     for name, (function, module) in _NAMES.items():
+        if isinstance(loss, module):
+            _check_plain(loss)
         if loss == name or loss is function or isinstance(loss, module):
             return name
     raise ValueError(f"loss {loss!r}: analytic standard errors are known for {', '.join(_NAMES)}")
 
 
+def _check_plain(loss: Any) -> None:
+    """A weighted or smoothed loss is no likelihood of the data."""
+    changed = [key for key in ("weight", "pos_weight") if getattr(loss, key, None) is not None]
+    changed += ["label_smoothing"] if getattr(loss, "label_smoothing", 0) else []
+    changed += ["reduction"] if getattr(loss, "reduction", "mean") != "mean" else []
+    if changed:
+        raise ValueError(f"loss {loss!r} with {', '.join(changed)} is not a plain likelihood: use its defaults")
+
+
 def negative_log_likelihood(kind: str, output: Tensor, target: Tensor) -> Tensor:
     """Of one sample, up to a constant; squared errors in units of their variance."""
     if kind == "cross_entropy":
+        if output.dim() != 1 or target.dim():
+            raise ValueError(
+                f"cross entropy of outputs {tuple(output.shape)} and labels {tuple(target.shape)} a sample: give one "
+                "label and a row of classes, with positions laid out as samples"
+            )
         return F.cross_entropy(output[None], target[None])
     if kind == "binary_cross_entropy":
         return F.binary_cross_entropy_with_logits(
@@ -109,9 +126,14 @@ class Problem:
         return torch.zeros(size if vector else (size, size), dtype=torch.float64, device=device)
 
     def dispersion(self, count: int) -> float:
-        """The variance of the residuals of a squared-error model, by n - p while there are more samples; else 1."""
+        """The variance of the residuals of a squared-error model, by n - p while there are more samples; else 1.
+
+        NaN for several outputs, whose variances may differ: no standard error rather than a wrong one.
+        """
         if self.kind != "squared_error":
             return 1.0
+        if self.outputs > 1:
+            return math.nan
         with torch.no_grad():
             outputs = ((self.model(x), y) for x, y in self.samples())
             total = sum(float((f - y.reshape(f.shape)).double().square().sum()) for f, y in outputs)
