@@ -108,9 +108,9 @@ def _in_order(score: Tensor, stats: WeightStats) -> Tensor:
     """What is pruned already ranks below everything, then what is zero anyway: a sparsity is a share of zeros."""
     lowest = torch.finfo(score.dtype).min
     zero = stats.weight == 0
-    if stats.alive is None and not zero.any():
-        return score
-    score = score.clamp(min=lowest).masked_fill(zero, lowest)
+    if stats.alive is None and (not zero.any() or bool(score[zero].max() <= score.min())):
+        return score  # zeros rank last as it is: no copy is needed
+    score = score.clamp(min=lowest).masked_fill_(zero, lowest)
     return score if stats.alive is None else score.masked_fill(~stats.alive, -torch.inf)
 
 
