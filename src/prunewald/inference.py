@@ -82,11 +82,11 @@ def agreement(a: Tensor, b: Tensor) -> Agreement:
     if int(both.sum()) < 2:
         raise ValueError("fewer than two weights have both sigmas: nothing to compare")
     a, b = a[both].double(), b[both].double()
-    low, middle, high = (float(kth(a / b, share)) for share in (0.1, 0.5, 0.9))
+    low, middle, high = (float(_quantile(a / b, share)) for share in (0.1, 0.5, 0.9))
     return Agreement(rank_correlation(a, b), (low, middle, high))
 
 
-def kth(values: Tensor, share: float) -> Tensor:
+def _quantile(values: Tensor, share: float) -> Tensor:
     """A quantile that is one of the values, at any size."""
     return values.kthvalue(max(1, round(share * values.numel()))).values
 

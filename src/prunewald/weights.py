@@ -128,6 +128,11 @@ def pieces(tensor: Tensor, size: int = 1 << 20) -> Iterator[Tensor]:
     return iter(tensor.detach().reshape(-1).split(size))
 
 
+def dense(grad: Tensor) -> Tensor:
+    """A gradient with all its entries: those of embeddings may be sparse."""
+    return grad.to_dense() if grad.is_sparse else grad
+
+
 def accumulator(tensor: Tensor) -> torch.dtype:
     """The type to compute in: at least float32, since bf16 and fp16 cannot hold a sum of small differences."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32

@@ -11,7 +11,7 @@ from prunewald.optimizers import is_factored, keeps_mean_square, mean_square_gra
 from prunewald.registry import uncertainty
 from prunewald.selection import kth_smallest
 from prunewald.uncertainty.base import Estimate, State
-from prunewald.weights import Weight, accumulator, pieces
+from prunewald.weights import Weight, accumulator, dense, pieces
 
 
 @uncertainty("second-moment")
@@ -63,7 +63,7 @@ class SecondMoment:
             state["average"][name] = self._averaged(average.to(weight.device), weight.grad, took)
 
     def _averaged(self, average: Tensor, grad: Tensor | None, took: Tensor | None) -> Tensor:
-        square = torch.zeros_like(average) if grad is None else _dense(grad).to(average.dtype).square()
+        square = torch.zeros_like(average) if grad is None else dense(grad).to(average.dtype).square()
         new = average * self.decay + square * (1 - self.decay)
         return new if took is None else torch.where(took.bool(), new, average)
 
@@ -109,10 +109,6 @@ def _scale(sigma: Tensor, frozen: Tensor, weight: Weight) -> float:
         return 1.0  # one weight has no spread to be scaled to
     median, _, _ = kth_smallest(lambda: pieces(sigma), (sigma.numel() + 1) // 2)
     return weight.spread / float(median)
-
-
-def _dense(grad: Tensor) -> Tensor:
-    return grad.to_dense() if grad.is_sparse else grad
 
 
 def _describe(optimizer: Optimizer | None) -> str:

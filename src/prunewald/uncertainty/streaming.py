@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from prunewald.weights import accumulator
+from prunewald.weights import accumulator, dense
 
 _LOT = 1 << 26  # elements taken in together, on a GPU
 _PIECE = 1 << 18  # and on a CPU
@@ -131,7 +131,7 @@ def _mark_(moved: Tensor, grad: Tensor | None, took: Tensor | None) -> None:
     """Remember where a gradient was not zero."""
     if grad is None:
         return
-    some = (grad.to_dense() if grad.is_sparse else grad).bool()  # twice as fast as a comparison with 0
+    some = dense(grad).bool()  # twice as fast as a comparison with 0
     moved.logical_or_(some if took is None else some & took.to(some.device).bool())
 
 
