@@ -4,6 +4,7 @@ Trains the network on Fashion-MNIST as the paper's experiment 1 does, with every
 analytic attempt (rank of I and K, negative variances, mean score) and real bootstraps; then rank correlations by layer.
 """
 
+import copy
 import time
 from typing import Any
 
@@ -17,8 +18,8 @@ from prunewald.lab.data import fashion_mnist
 from prunewald.lab.models import PaperCnn
 from prunewald.lab.train import accuracy, steps, train
 from prunewald.uncertainty import Bootstrap, Online
-from prunewald.uncertainty.analytic import accumulate
-from prunewald.uncertainty.curvature import Problem, evaluating
+from prunewald.uncertainty.analytic import parts
+from prunewald.uncertainty.curvature import evaluating, pose
 
 BATCH, LAST = 128, 200
 
@@ -49,21 +50,19 @@ def rank(matrix: Tensor) -> int:
 
 
 def analytic(model: nn.Module, batches: list[tuple[Tensor, Tensor]], observed: bool) -> dict[str, Any]:
-    """What the paper had to find out by hand."""
+    """What the paper had to find out by hand; in double precision, since most eigenvalues are small."""
+    model = copy.deepcopy(model).double()
     with evaluating(model):
-        (part,) = accumulate(Problem(model, batches, "cross_entropy", chunk=16 if observed else 64), observed)
-    values, vectors = torch.linalg.eigh(part.information)
-    keep = values.abs() > values.abs().max() * len(values) * torch.finfo(values.dtype).eps
-    inverse = torch.where(keep, 1 / values, 0.0)
-    error = (part.covariance.diagonal() / part.samples).sqrt()
-    z = (part.mean / error)[error > 0]
+        (part,) = parts(pose(model, [(x.double(), y) for x, y in batches], F.cross_entropy, None), observed)
+    values, vectors, keep = spectrum = part.spectrum()
+    z = part.z()
     return {
         "parameters": len(values),
         "rank of I": int(keep.sum()),
         "rank of K": rank(part.covariance),
         "parameters without information": int((part.information.diagonal() == 0).sum()),
         "negative eigenvalues of I": int((values[keep] < 0).sum()),
-        "negative variances, pseudo-inverse": int((vectors.square() @ inverse < 0).sum()),
+        "negative variances, pseudo-inverse": int((vectors.square() @ spectrum.inverted("pseudo") < 0).sum()),
         "mean score, root mean square in standard errors (1 at an optimum)": float(z.square().mean().sqrt()),
         "share of scores beyond 1.96 standard errors": float((z.abs() > 1.96).double().mean()),
     }

@@ -29,10 +29,11 @@ def z_thresholds(
 
 def honest_label(uncertainty: Any) -> list[str]:
     """A note where p-values are not p-values, because sigma is no standard error."""
-    if hasattr(uncertainty, "average"):
-        return ["the standard errors are of the averaged iterate: for p-values, load uncertainty.average(state) first"]
-    if isinstance(uncertainty, Sigmas) or getattr(uncertainty, "standard_error", False):
-        return []
+    if isinstance(uncertainty, Sigmas):
+        return list(uncertainty.notes)
+    if getattr(uncertainty, "standard_error", False):
+        averaged = hasattr(uncertainty, "average")
+        return ["tested: the averaged iterate, which the standard errors are of"] if averaged else []
     if isinstance(uncertainty, Mapping):
         return ["p-values are as good as the sigma that was given: they need standard errors"]
     name = "the scale-free second moment" if uncertainty is None else type(uncertainty).__name__

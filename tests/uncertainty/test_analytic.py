@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from prunewald import wald_test
-from prunewald.uncertainty import FisherDiagonal, InverseFisher, LayerLeastSquares, Sandwich, SgdAsymptotic
+from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich, SgdAsymptotic
 
 N, P = 300, 4
 RNG = np.random.default_rng(0)
@@ -164,20 +164,6 @@ def test_the_fisher_diagonal_is_a_standard_error_on_an_independent_design(labels
     np.testing.assert_allclose(flat(sigmas), fit.bse, rtol=0.1)
 
 
-def test_layer_least_squares_is_wanda():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.Flatten(), nn.Linear(12, 5))
-    x = torch.randn(20, 2, 4, 4)
-    x[:, :, 0, 0] = 0
-    sigma = LayerLeastSquares().estimate(model, [(x[:10], None), (x[10:], None)])
-    norms = F.unfold(x, 3, stride=2, padding=1).square().sum((0, 2)).sqrt().view(1, 2, 3, 3)
-    hidden = model[:2](x).square().sum(0).sqrt()
-    for name, norm in {"0.weight": norms.expand(3, 2, 3, 3), "2.weight": hidden.expand(5, 12)}.items():
-        ratio = (sigma[name] * norm).detach()
-        torch.testing.assert_close(ratio, ratio.flatten()[0].expand_as(ratio))
-        torch.testing.assert_close(sigma[name].median(), model.get_parameter(name).detach().std())
-
-
 def test_an_unknown_loss_is_named():
     with pytest.raises(ValueError, match="loss 'hinge': .*cross_entropy, binary_cross_entropy, squared_error"):
         InverseFisher().estimate(linear(OLS.params), batches(CONTINUOUS), "hinge")
@@ -206,9 +192,59 @@ def test_labels_by_position_are_refused():
         FisherDiagonal().estimate(model, [(torch.randn(8, 4), torch.zeros(8, 2).long())], F.cross_entropy)
 
 
-def test_several_squared_outputs_have_no_common_variance():
-    model = nn.Linear(P, 2).double()
-    data = [(torch.tensor(X), torch.randn(N, 2, dtype=torch.float64))]
-    assert InverseFisher().estimate(model, data, F.mse_loss)["weight"].isnan().all()
-    assert FisherDiagonal().estimate(model, data, F.mse_loss)["weight"].isnan().all()
-    assert (Sandwich().estimate(model, data, F.mse_loss)["weight"] > 0).all()
+def several(noises):
+    """A linear model with several outputs, at its least squares, and statsmodels' fit of each output by itself."""
+    rng = np.random.default_rng(2)
+    targets = X @ rng.normal(size=(P, len(noises))) + rng.normal(size=(N, len(noises))) * noises
+    fits = [sm.OLS(y, sm.add_constant(X)).fit() for y in targets.T]
+    model = nn.Linear(P, len(noises)).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor(np.stack([fit.params[1:] for fit in fits])))
+        model.bias.copy_(torch.tensor([fit.params[0] for fit in fits]))
+    return model, list(zip(torch.tensor(X).split(70), torch.tensor(targets).split(70), strict=True)), fits
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_several_squared_outputs_have_a_variance_each(observed):
+    model, data, fits = several([1.0, 10.0, 0.1])
+    for estimator, errors in ((InverseFisher, "bse"), (Sandwich, "HC0_se")):
+        sigmas = estimator(observed=observed).estimate(model, data, F.mse_loss)
+        expected = np.stack([getattr(fit, errors) for fit in fits])
+        np.testing.assert_allclose(sigmas["bias"].numpy(), expected[:, 0], rtol=1e-6)
+        np.testing.assert_allclose(sigmas["weight"].numpy(), expected[:, 1:], rtol=1e-6)
+
+
+def test_outputs_of_any_shape_have_a_variance_each():
+    model, data, _ = several([1.0, 10.0, 0.1, 1.0])
+    shaped = nn.Sequential(model, nn.Unflatten(1, (2, 2)))
+    sigmas = InverseFisher().estimate(shaped, [(x, y.view(-1, 2, 2)) for x, y in data], F.mse_loss)
+    torch.testing.assert_close(sigmas["0.weight"], InverseFisher().estimate(model, data, F.mse_loss)["weight"])
+
+
+def test_the_fisher_diagonal_of_several_squared_outputs():
+    model, data, fits = several([1.0, 10.0])
+    sigmas = FisherDiagonal().estimate(model, data, F.mse_loss)
+    drawn = torch.stack(
+        [FisherDiagonal("model", seed).estimate(model, data, F.mse_loss)["weight"] for seed in range(9)]
+    )
+    for at, fit in enumerate(fits):
+        one = FisherDiagonal().estimate(linear(fit.params), [(x, y[:, [at]]) for x, y in data], F.mse_loss)
+        torch.testing.assert_close(sigmas["weight"][at], one["weight"][0], rtol=1e-9, atol=0)
+        expected = np.sqrt(fit.mse_resid / np.square(X).sum(0))
+        np.testing.assert_allclose(drawn.mean(0)[at].numpy(), expected, rtol=0.1)
+
+
+def test_an_output_without_residuals_leaves_the_others_their_errors():
+    model, data, fits = several([1.0, 1.0])
+    with torch.no_grad():
+        model.weight[1] = model.bias[1] = 0
+    sigmas = InverseFisher().estimate(model, [(x, y * torch.tensor([1.0, 0.0])) for x, y in data], F.mse_loss)
+    np.testing.assert_allclose(sigmas["weight"][0].numpy(), fits[0].bse[1:], rtol=1e-6)
+    assert sigmas["weight"].isfinite().all()
+
+
+def test_sgd_asymptotic_says_whose_error_it_is():
+    sigmas = SgdAsymptotic(rate=2.0).estimate(linear(OLS.params), batches(CONTINUOUS), F.mse_loss)
+    (note,) = sigmas.notes
+    assert note.startswith("the standard errors are of SGD's last iterate after 300 steps of 2.0 / t")
+    assert not InverseFisher().estimate(linear(OLS.params), batches(CONTINUOUS), F.mse_loss).notes

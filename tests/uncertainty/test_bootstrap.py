@@ -57,6 +57,20 @@ def test_it_is_the_deviation_over_replicas_and_a_replica_depends_on_its_seed_alo
     torch.testing.assert_close(sigma["weight"], torch.stack(one).std(0))
 
 
+@pytest.mark.parametrize("how", ["vmap", "loop"])
+@pytest.mark.parametrize("start", ["independent", "same", "warm"])
+def test_a_frozen_parameter_has_no_sigma(start, how):
+    _, batches, _ = regression()
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    model[0].requires_grad_(False)
+    training = {"epochs": 1, "optimizer": SGD(lr=0.1), "how": how, "progress": False}
+    sigma = Bootstrap(replicas=3, start=start).estimate(model, batches, F.mse_loss, **training)
+    assert sigma.keys() == {"2.weight", "2.bias"}
+    assert all((value > 0).all() for value in sigma.values())
+    with pytest.raises(ValueError, match="nothing to train"):
+        Bootstrap(replicas=3, start=start).estimate(model.requires_grad_(False), batches, F.mse_loss, **training)
+
+
 @pytest.mark.parametrize("settings", [{"replicas": 1}, {"start": "cold"}])
 def test_bad_settings_are_named(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):

@@ -53,7 +53,7 @@ def path(data):
     rows = torch.arange(RUNS)[:, None]
     for step in range(25 * T + 500):
         if step == 500:  # the way to the optimum is not part of the path
-            watched.load_state_dict({"masks": watched.masks, "states": [means.init()]})
+            watched.load_state_dict(watched.state_dict() | {"states": [means.init()]})
         i = torch.randint(0, N, (RUNS, S), generator=g)
         optimizer.zero_grad()
         (F.binary_cross_entropy_with_logits(model(x[rows, i]), y[rows, i], reduction="sum") / S).backward()
@@ -111,6 +111,29 @@ def test_batch_means_are_standard_errors(path, fitted):
     assert lengths.batches == 25
     assert 0.7 < lengths.doubling < 1.4
     assert 25 < lengths.effective < 25 * T / 10
+
+
+def test_pruning_by_significance_tests_the_averaged_iterate(path):
+    """The last iterate wanders about the average by far more than the standard error: 22 % of the zeros would stay."""
+    watched, _ = path
+    means, (state,) = watched.uncertainty, watched.state_dict()["states"]
+    masks, report = watched.choose(alpha=0.05)
+    p = p_value(means.average(state)["weight"] / watched.sigma()["weight"], means.degrees(state))
+    assert torch.equal(masks["weight"], p <= 0.05)
+    kept = masks["weight"][:, TRUE == 0]
+    assert 0.02 < float(kept.float().mean()) < 0.08
+    assert report.notes == ["tested: the averaged iterate, which the standard errors are of"]
+
+
+def test_a_state_of_other_batches_is_refused():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = pw.Pruner(model, optimizer, uncertainty=BatchMeans(length=5)).state_dict()
+    other = pw.Pruner(model, optimizer, uncertainty=BatchMeans(length=7))
+    other.load_state_dict(state)
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(ValueError, match=r"batches of 5 steps: go on with those, not BatchMeans\(.*length=7"):
+        optimizer.step()
 
 
 def test_the_pseudo_bootstrap_is_not_a_standard_error(path):

@@ -3,17 +3,19 @@
 The paper's eq. 7 writes SE = sqrt(V_jj), but by its eq. 5 V is the variance of sqrt(n) w: here SE = sqrt(V_jj / n).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate as accumulate_sizes
+from functools import partial
 from itertools import groupby
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from prunewald.registry import uncertainty
-from prunewald.uncertainty.curvature import Batches, Loss, Problem, evaluating, likelihood
+from prunewald.uncertainty.curvature import Batches, Problem, evaluating, pose
+from prunewald.uncertainty.likelihood import Loss
+from prunewald.uncertainty.living import Masks
 
 Inverse = Literal["inverse", "pseudo", "damped"]
 _FULL = 20_000  # parameters whose information matrix is held whole
@@ -52,9 +54,26 @@ class Diagnosis:
 
 
 class Sigmas(dict[str, Tensor]):
-    """Sigma by parameter name, with a diagnosis; NaN where there is none."""
+    """Sigma by parameter name, with a diagnosis; NaN where there is none, infinite where a weight is pruned."""
 
     diagnosis: Diagnosis
+    notes: tuple[str, ...] = ()  # what to know before these are taken as standard errors
+
+
+class Spectrum(NamedTuple):
+    """The eigenvalues of an information matrix, its eigenvectors, and which of them are more than rounding."""
+
+    values: Tensor
+    vectors: Tensor
+    keep: Tensor
+
+    def inverted(self, how: Inverse, damping: float = 0.0) -> Tensor:
+        """The eigenvalues of the inverse that was asked for; NaN where there is no inverse."""
+        if how == "damped":
+            return 1 / (self.values + damping * self.values.mean())
+        if how == "pseudo" or bool(self.keep.all()):
+            return torch.where(self.keep, 1 / self.values, 0.0)
+        return torch.full_like(self.values, torch.nan)
 
 
 @dataclass(frozen=True)
@@ -66,108 +85,89 @@ class Part:
     covariance: Tensor  # of the scores, in the same units
     mean: Tensor  # of the scores
     samples: int
-    dispersion: float  # the variance of a squared-error model's residuals; 1 for the others
-    gain: float  # how much larger the derivative of the user's loss is than that of the likelihood
+    rounding: float  # of an entry of the information, relative to the largest
 
-    def diagnosed(self, values: Tensor, keep: Tensor, variance: Tensor) -> Block:
-        """What there is to say about it."""
+    def spectrum(self) -> Spectrum:
+        """The information by eigenvalues."""
+        values, vectors = torch.linalg.eigh(self.information)
+        return Spectrum(values, vectors, values.abs() > values.abs().max() * len(values) * self.rounding)
+
+    def z(self) -> Tensor:
+        """The mean scores in units of their standard errors, where a score varies."""
         error = (self.covariance.diagonal() / self.samples).sqrt()
-        z = (self.mean / error)[error > 0]
-        living = values[keep].abs()
+        return (self.mean / error)[error > 0]
+
+    def diagnosed(self, spectrum: Spectrum, variance: Tensor) -> Block:
+        """What there is to say about it."""
+        living = spectrum.values[spectrum.keep].abs()
         return Block(
             params=self.names,
-            size=len(values),
-            rank=int(keep.sum()),
-            condition=float(living.max() / living.min()) if bool(keep.all()) else torch.inf,
+            size=len(variance),
+            rank=len(living),
+            condition=float(living.max() / living.min()) if len(living) == len(variance) else torch.inf,
             negative=int((variance < 0).sum()),
-            score=float(z.square().mean().sqrt()),
+            score=float(self.z().square().mean().sqrt()),
         )
 
 
-Variance = Callable[[Part, Tensor, Tensor, Tensor], Tensor]  # of a part, its eigenvalues, eigenvectors, which count
+Variance = Callable[[Part, Spectrum], Tensor]
 
 
-def solve(model: nn.Module, batches: Batches, loss: Loss, observed: bool, variance: Variance) -> Sigmas:
+def solve(problem: Problem, observed: bool, variance: Variance) -> Sigmas:
     """Standard errors of every parameter that takes gradients, and the diagnosis; NaN where there is none."""
-    with evaluating(model):
-        problem = Problem(model, [(x.detach(), y.detach()) for x, y in batches], likelihood(loss))
-        parts = accumulate(problem, observed)
     flat, blocks = [], []
-    for part in parts:
-        values, vectors = torch.linalg.eigh(part.information)
-        keep = values.abs() > values.abs().max() * len(values) * _precision(problem, observed)
-        found = variance(part, values, vectors, keep)
-        blocks.append(part.diagnosed(values, keep, found))
+    for part in parts(problem, observed):
+        spectrum = part.spectrum()
+        found = variance(part, spectrum)
+        blocks.append(part.diagnosed(spectrum, found))
         found = found.masked_fill(found < 0, torch.nan)
         # The data say nothing of a parameter without information: a pseudo-inverse would call it certain.
         flat.append(found.masked_fill(part.information.diagonal() == 0, torch.inf).sqrt())
-    return _named(problem, torch.cat(flat), parts[0].samples, tuple(blocks))
+    return _named(problem, torch.cat(flat), tuple(blocks))
 
 
-def _precision(problem: Problem, observed: bool) -> float:
-    """What is rounding: a Hessian has that of the model; outer products are added up in double precision."""
-    dtype = next(iter(problem.params.values())).dtype if observed else torch.float64
-    return torch.finfo(dtype).eps
-
-
-def _named(problem: Problem, flat: Tensor, samples: int, blocks: tuple[Block, ...]) -> Sigmas:
-    params = problem.params
-    cut = flat.split([p.numel() for p in params.values()])
-    sigmas = Sigmas({n: part.view(p.shape).to(p) for (n, p), part in zip(params.items(), cut, strict=True)})
+def _named(problem: Problem, flat: Tensor, blocks: tuple[Block, ...]) -> Sigmas:
+    sigmas = Sigmas()
+    values = iter(flat.split([int(alive.sum()) for alive in problem.alive.values()]))
+    for name, param in problem.params.items():
+        sigmas[name] = torch.full_like(param, torch.inf)
+        sigmas[name][problem.alive[name]] = next(values).to(param)
     bad = {name: int(sigma.isnan().sum()) for name, sigma in sigmas.items() if sigma.isnan().any()}
-    sigmas.diagnosis = Diagnosis(samples, blocks, bad)
+    sigmas.diagnosis = Diagnosis(problem.count, blocks, bad)
     return sigmas
 
 
-def accumulate(problem: Problem, observed: bool) -> list[Part]:
-    """Go through the data once for the information, once for the scores, block by block."""
-    blocks = _blocks(problem.params)
-    information = [problem.zeros(stop - start) for _, start, stop in blocks]
-    covariance = [torch.zeros_like(i) for i in information]
-    total = problem.zeros(blocks[-1][2], vector=True)
-    count = 0
-    pieces = problem.hessians() if observed else problem.factors()
-    for piece in pieces:
-        for matrix, (_, start, stop) in zip(information, blocks, strict=True):
-            part = piece[:, start:stop]
-            matrix += part[start:stop] if observed else part.T @ part
-    for scores in problem.scores():
-        count += len(scores)
-        total += scores.sum(0)
-        for matrix, (_, start, stop) in zip(covariance, blocks, strict=True):
-            matrix += scores[:, start:stop].T @ scores[:, start:stop]
-    dispersion = problem.dispersion(count)
-    return [
-        Part(names, i / count, k / count, total[start:stop] / count, count, dispersion, problem.gain)
-        for (names, start, stop), i, k in zip(blocks, information, covariance, strict=True)
-    ]
+def parts(problem: Problem, observed: bool) -> Iterator[Part]:
+    """Block by block, since the matrices of all may not fit: the data are gone through again for each."""
+    count = problem.count
+    # A Hessian has the rounding of the model; outer products are added up in double precision.
+    dtype = next(iter(problem.params.values())).dtype if observed else torch.float64
+    for names in _blocks(problem.alive):
+        information = problem.hessian(names) if observed else problem.information(names)
+        covariance = torch.zeros_like(information)
+        total = torch.zeros_like(information[0])
+        for scores in problem.scores(names):
+            covariance += scores.T @ scores
+            total += scores.sum(0)
+        yield Part(names, information / count, covariance / count, total / count, count, torch.finfo(dtype).eps)
 
 
-def _blocks(params: Mapping[str, Tensor]) -> list[tuple[tuple[str, ...], int, int]]:
-    """All parameters together while their matrix can be held, else those of each layer by themselves."""
-    ends = list(accumulate_sizes(p.numel() for p in params.values()))
-    if ends[-1] <= _FULL:
-        return [(tuple(params), 0, ends[-1])]
-    blocks: list[tuple[tuple[str, ...], int, int]] = []
-    for layer, names in groupby(params, key=lambda name: name.rpartition(".")[0]):
-        chosen, start = tuple(names), blocks[-1][2] if blocks else 0
-        stop = start + sum(params[name].numel() for name in chosen)
-        if stop - start > _FULL:
+def _blocks(alive: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
+    """All parameters together while the matrix of the living can be held, else those of each layer by themselves."""
+    sizes = {name: int(a.sum()) for name, a in alive.items()}
+    if sum(sizes.values()) <= _FULL:
+        return [tuple(sizes)]
+    blocks = []
+    for layer, names in groupby((n for n, size in sizes.items() if size), key=lambda name: name.rpartition(".")[0]):
+        block = tuple(names)
+        size = sum(sizes[name] for name in block)
+        if size > _FULL:
             raise ValueError(
-                f"layer {layer!r} has {stop - start:,} parameters: a full information matrix is kept up to {_FULL:,}; "
+                f"layer {layer!r} has {size:,} parameters: a full information matrix is kept up to {_FULL:,}; "
                 "use FisherDiagonal() or SecondMoment()"
             )
-        blocks.append((chosen, start, stop))
+        blocks.append(block)
     return blocks
-
-
-def inverted(values: Tensor, keep: Tensor, how: Inverse, damping: float) -> Tensor:
-    """The eigenvalues of the inverse that was asked for; NaN where there is no inverse."""
-    if how == "damped":
-        return 1 / (values + damping * values.mean())
-    if how == "pseudo" or bool(keep.all()):
-        return torch.where(keep, 1 / values, 0.0)
-    return torch.full_like(values, torch.nan)
 
 
 @dataclass(frozen=True)
@@ -192,16 +192,20 @@ class InverseFisher(_Inverting):
 
     `observed` takes the Hessian at the data instead of the expected information. A singular I has no inverse: then
     sigma is NaN, unless a pseudo-inverse or a damped one (`damping` times the mean of the diagonal) is asked for.
+    Squared outputs are independent Gaussians, each with the variance of its own residuals.
     """
 
-    def estimate(self, model: nn.Module, batches: Batches, loss: Loss) -> Sigmas:
+    def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
         """Standard errors by parameter name."""
 
-        def variance(part: Part, values: Tensor, vectors: Tensor, keep: Tensor) -> Tensor:
-            inverse = inverted(values, keep, self.inverse, self.damping)
-            return part.dispersion * (vectors.square() @ inverse) / part.samples
+        with evaluating(model):
+            problem, dispersion = pose(model, batches, loss, masks).balanced()
 
-        return solve(model, batches, loss, self.observed, variance)
+            def variance(part: Part, spectrum: Spectrum) -> Tensor:
+                inverse = spectrum.inverted(self.inverse, self.damping)
+                return dispersion * (spectrum.vectors.square() @ inverse) / part.samples
+
+            return solve(problem, self.observed, variance)
 
 
 @uncertainty("sandwich")
@@ -209,14 +213,15 @@ class InverseFisher(_Inverting):
 class Sandwich(_Inverting):
     """SE = sqrt([I^-1 K I^-1]_jj / n), K the covariance of the score: right though the model is not.  Eq. 3."""
 
-    def estimate(self, model: nn.Module, batches: Batches, loss: Loss) -> Sigmas:
+    def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
         """Standard errors by parameter name."""
 
-        def variance(part: Part, values: Tensor, vectors: Tensor, keep: Tensor) -> Tensor:
-            bread = (vectors * inverted(values, keep, self.inverse, self.damping)) @ vectors.T
+        def variance(part: Part, spectrum: Spectrum) -> Tensor:
+            bread = (spectrum.vectors * spectrum.inverted(self.inverse, self.damping)) @ spectrum.vectors.T
             return ((bread @ part.covariance) * bread).sum(1) / part.samples
 
-        return solve(model, batches, loss, self.observed, variance)
+        with evaluating(model):
+            return solve(pose(model, batches, loss, masks), self.observed, variance)
 
 
 @uncertainty("sgd-asymptotic")
@@ -233,18 +238,26 @@ class SgdAsymptotic:
     batch_size: int = 1
     observed: bool = False
 
-    def estimate(self, model: nn.Module, batches: Batches, loss: Loss) -> Sigmas:
+    def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
         """Standard deviations by parameter name."""
 
-        def variance(part: Part, values: Tensor, vectors: Tensor, keep: Tensor) -> Tensor:
-            h = part.gain * values
-            if float(h.min()) * 2 * self.rate <= 1:
-                raise ValueError(
-                    f"rate={self.rate!r} is too small for {part.names}: the smallest eigenvalue of its Hessian is "
-                    f"{float(h.min()):.3g}, and SGD converges as 1/T only for rates above 1 / (2 eigenvalue)"
-                )
-            noise = part.gain**2 * (vectors.T @ part.covariance @ vectors) / self.batch_size
-            solved = self.rate**2 * noise / (self.rate * (h[:, None] + h[None, :]) - 1)
-            return ((vectors @ solved) * vectors).sum(1) / (self.steps or part.samples / self.batch_size)
+        with evaluating(model):
+            problem = pose(model, batches, loss, masks)
+            sigmas = solve(problem, self.observed, partial(self._variance, problem.gain))
+        steps = self.steps or problem.count / self.batch_size
+        sigmas.notes = (
+            f"the standard errors are of SGD's last iterate after {steps:,.0f} steps of {self.rate!r} / t: "
+            "for weights trained in another way they are nominal only",
+        )
+        return sigmas
 
-        return solve(model, batches, loss, self.observed, variance)
+    def _variance(self, gain: float, part: Part, spectrum: Spectrum) -> Tensor:
+        h, vectors = gain * spectrum.values, spectrum.vectors
+        if float(h.min()) * 2 * self.rate <= 1:
+            raise ValueError(
+                f"rate={self.rate!r} is too small for {part.names}: the smallest eigenvalue of its Hessian is "
+                f"{float(h.min()):.3g}, and SGD converges as 1/T only for rates above 1 / (2 eigenvalue)"
+            )
+        noise = gain**2 * (vectors.T @ part.covariance @ vectors) / self.batch_size
+        solved = self.rate**2 * noise / (self.rate * (h[:, None] + h[None, :]) - 1)
+        return ((vectors @ solved) * vectors).sum(1) / (self.steps or part.samples / self.batch_size)

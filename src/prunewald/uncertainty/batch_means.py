@@ -54,13 +54,16 @@ class BatchMeans:
 
     def init(self) -> State:
         """No batch yet."""
-        return {"step": 0, "shift": {}, "batch": {}, "centre": {}, "means": {}, "within": {}, "pair": {}, "pairs": {}}
+        tables = ("shift", "batch", "centre", "means", "within", "pair", "pairs")
+        return {"step": 0, "length": self.length} | {table: {} for table in tables}
 
     def update_(self, state: State, weights: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
         """Take in the weights after one step."""
         took = step_taken(optimizer)
         if took is not None and not int(took):
             return
+        if state["length"] != self.length:  # batches of two lengths have no common variance
+            raise ValueError(f"the state is of batches of {state['length']} steps: go on with those, not {self!r}")
         state["step"] += 1
         snapshot = {name: master(optimizer, weight) for name, weight in weights.items()}
         if not state["batch"]:

@@ -18,7 +18,8 @@ class Bootstrap:
 
     `start` is how the replicas begin: "independent" initialisations, as the paper's "independent instances" (their
     hidden units are not the same ones, so this is far more than sampling noise); the "same" one for all; or "warm",
-    from the weights of the model at hand, for a tenth of the epochs. Replica r depends on seed + r alone.
+    from the weights of the model at hand, for a tenth of the epochs. Replica r depends on seed + r alone. Parameters
+    with requires_grad=False stay as they are, and have no sigma.
     """
 
     replicas: int = 100
@@ -34,7 +35,7 @@ class Bootstrap:
     def estimate(
         self, model: nn.Module, batches: Batches, loss: Any, *, epochs: int = 10, **training: Any
     ) -> dict[str, Tensor]:
-        """Sigma by parameter name; `epochs` and `training` (optimizer, batch_size, ...) go to `ensemble.train_many`."""
+        """Sigma of each trained parameter by its name; `epochs` and `training` (optimizer, ...) go to `train_many`."""
         from prunewald.ensemble import train_many
 
         x, y = (torch.cat(column) for column in zip(*batches, strict=True))
@@ -51,4 +52,5 @@ class Bootstrap:
             start=start,
             **training,
         )
-        return {name: value.std(0) for name, value in result.params.items()}
+        trained = [name for name, param in model.named_parameters() if param.requires_grad]
+        return {name: result.params[name].std(0) for name in trained}

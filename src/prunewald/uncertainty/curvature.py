@@ -1,70 +1,39 @@
 """Scores, Fisher information and Hessian of a model's likelihood, from per-sample derivatives (torch.func)."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, hessian, jacrev, vmap
+from torch.func import functional_call, grad, jacrev, jvp, vmap
 from torch.nn import functional as F
 
+from prunewald.uncertainty.likelihood import Loss, counted, likelihood, negative_log_likelihood, output_factor
+from prunewald.uncertainty.living import Masks, living
+
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
-Loss: TypeAlias = str | Callable[..., Tensor] | nn.Module
 
-_NAMES = {
-    "cross_entropy": (F.cross_entropy, nn.CrossEntropyLoss),
-    "binary_cross_entropy": (F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss),
-    "squared_error": (F.mse_loss, nn.MSELoss),
-}
+EMPTY = "batches, a {}, gave no sample to count: give pairs of inputs and targets (a generator can be read only once)"
+_ROWS = 1024  # outputs of samples differentiated at a time
 
 
-def likelihood(loss: Loss) -> str:
-    """Which likelihood a loss stands for; an error for a loss whose likelihood is not known."""
-    for name, (function, module) in _NAMES.items():
-        if isinstance(loss, module):
-            _check_plain(loss)
-        if loss == name or loss is function or isinstance(loss, module):
-            return name
-    raise ValueError(f"loss {loss!r}: analytic standard errors are known for {', '.join(_NAMES)}")
-
-
-def _check_plain(loss: Any) -> None:
-    """A weighted or smoothed loss is no likelihood of the data."""
-    changed = [key for key in ("weight", "pos_weight") if getattr(loss, key, None) is not None]
-    changed += ["label_smoothing"] if getattr(loss, "label_smoothing", 0) else []
-    changed += ["reduction"] if getattr(loss, "reduction", "mean") != "mean" else []
-    if changed:
-        raise ValueError(f"loss {loss!r} with {', '.join(changed)} is not a plain likelihood: use its defaults")
-
-
-def negative_log_likelihood(kind: str, output: Tensor, target: Tensor) -> Tensor:
-    """Of one sample, up to a constant; squared errors in units of their variance."""
-    if kind == "cross_entropy":
-        if output.dim() != 1 or target.dim():
-            raise ValueError(
-                f"cross entropy of outputs {tuple(output.shape)} and labels {tuple(target.shape)} a sample: give one "
-                "label and a row of classes, with positions laid out as samples"
-            )
-        return F.cross_entropy(output[None], target[None])
-    if kind == "binary_cross_entropy":
-        return F.binary_cross_entropy_with_logits(
-            output, target.to(output.dtype).reshape(output.shape), reduction="sum"
+def pose(model: nn.Module, batches: Batches, loss: Loss, masks: Masks | None) -> "Problem":
+    """The problem of a model: its free parameters, and the samples that its loss counts."""
+    kind = likelihood(loss)
+    alive = {n: a for n, a in living(model, masks).items() if model.get_parameter(n).requires_grad}
+    if not alive:
+        raise ValueError(
+            f"no parameter of {type(model).__name__} requires gradients: set requires_grad where one should"
         )
-    return 0.5 * (output - target.reshape(output.shape)).square().sum()
-
-
-def output_factor(kind: str, output: Tensor) -> Tensor:
-    """A, with A A' the Fisher information that one sample has about the outputs of the model."""
-    if kind == "cross_entropy":
-        p = output.softmax(-1)
-        return torch.diag(p.sqrt()) - p[:, None] * p.sqrt()[None, :]
-    if kind == "binary_cross_entropy":
-        p = output.reshape(-1).sigmoid()
-        return torch.diag((p * (1 - p)).sqrt())
-    return torch.eye(output.numel(), dtype=output.dtype, device=output.device)
+    if not any(bool(a.any()) for a in alive.values()):
+        raise ValueError(f"masks leaves nothing of {', '.join(alive)} alive: a weight is alive where its mask is True")
+    pairs = (counted(x.detach(), y.detach(), loss) for x, y in batches)
+    data = [(x, y) for x, y in pairs if len(x)]
+    if not data:
+        raise ValueError(EMPTY.format(type(batches).__name__))
+    return Problem(model, data, kind, alive, torch.ones(()))
 
 
 @dataclass(frozen=True)
@@ -72,79 +41,27 @@ class Problem:
     """A model, its free parameters laid end to end, its data and its likelihood."""
 
     model: nn.Module
-    batches: Batches
+    batches: Sequence[tuple[Tensor, Tensor]]
     kind: str
+    alive: Mapping[str, Tensor]  # by name of the parameters that take gradients, True where a weight is free
+    precision: Tensor  # of each squared output, relative to the others
     chunk: int = 64  # samples differentiated at a time
+    columns: int = 256  # of a Hessian at a time: each holds the derivatives of all that the model computes
 
     @property
     def params(self) -> dict[str, Tensor]:
         """The parameters that take gradients, by name."""
-        return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+        return {name: self.model.get_parameter(name).detach() for name in self.alive}
 
-    def samples(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The data in pieces of at most `chunk` samples."""
-        for x, y in self.batches:
-            yield from zip(x.split(self.chunk), y.split(self.chunk), strict=True)
-
-    def scores(self) -> Iterator[Tensor]:
-        """The derivative of each sample's log-likelihood, a row a sample."""
-        params = self.params
-
-        def one(p: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return -negative_log_likelihood(self.kind, self.output(p, x), y)
-
-        for x, y in self.samples():
-            yield _rows(vmap(grad(one), in_dims=(None, 0, 0))(params, x, y))
-
-    def factors(self) -> Iterator[Tensor]:
-        """Rows whose outer products add up to the expected Fisher information, one an output and sample."""
-        params = self.params
-
-        def one(p: Mapping[str, Tensor], x: Tensor) -> Tensor:
-            output = self.output(p, x).reshape(-1)
-            return output_factor(self.kind, output.detach()).T @ output
-
-        for x, _ in self.samples():
-            yield _rows(vmap(jacrev(one), in_dims=(None, 0))(params, x), lead=2)
-
-    def hessians(self) -> Iterator[Tensor]:
-        """The Hessian of the negative log-likelihood, summed over the samples of one piece."""
-        names, sizes, shapes = zip(*((n, p.numel(), p.shape) for n, p in self.params.items()), strict=True)
-        flat = torch.cat([p.reshape(-1) for p in self.params.values()])
-
-        def total(vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            cut = zip(names, vector.split(sizes), shapes, strict=True)
-            params = {name: part.view(shape) for name, part, shape in cut}
-            return vmap(lambda a, b: negative_log_likelihood(self.kind, self.output(params, a), b))(x, y).sum()
-
-        for x, y in self.samples():
-            yield hessian(total)(flat, x, y)
-
-    def zeros(self, size: int, vector: bool = False) -> Tensor:
-        """Where derivatives are added up: in double precision, on the device of the model."""
-        device = next(iter(self.params.values())).device
-        return torch.zeros(size if vector else (size, size), dtype=torch.float64, device=device)
-
-    def dispersion(self, count: int) -> float:
-        """The variance of the residuals of a squared-error model, by n - p while there are more samples; else 1.
-
-        NaN for several outputs, whose variances may differ: no standard error rather than a wrong one.
-        """
-        if self.kind != "squared_error":
-            return 1.0
-        if self.outputs > 1:
-            return math.nan
-        with torch.no_grad():
-            outputs = ((self.model(x), y) for x, y in self.samples())
-            total = sum(float((f - y.reshape(f.shape)).double().square().sum()) for f, y in outputs)
-        free = count * self.outputs
-        size = sum(p.numel() for p in self.params.values())
-        return total / (free - size if free > size else free)
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return sum(len(x) for x, _ in self.batches)
 
     @property
     def outputs(self) -> int:
         """How many numbers the model gives for a sample."""
-        x, _ = next(self.samples())
+        x, _ = self.batches[0]
         with torch.no_grad():
             return int(self.model(x[:1]).numel())
 
@@ -155,10 +72,92 @@ class Problem:
             self.kind
         ]
 
+    def samples(self, limit: int = _ROWS) -> Iterator[tuple[Tensor, Tensor]]:
+        """The data in pieces of at most `chunk` samples."""
+        size = max(1, min(self.chunk, limit))
+        for x, y in self.batches:
+            yield from zip(x.split(size), y.split(size), strict=True)
+
+    def scores(self, names: Sequence[str]) -> Iterator[Tensor]:
+        """The derivative of each sample's log-likelihood by the living of some parameters, a row a sample."""
+        block, alive = self._block(names)
+        for x, y in self.samples():
+            yield -_rows(vmap(grad(self.loss), in_dims=(None, 0, 0))(block, x, y))[:, alive]
+
+    def information(self, names: Sequence[str]) -> Tensor:
+        """The expected Fisher information about the living of some parameters, summed over the samples."""
+        block, alive = self._block(names)
+
+        def one(p: Mapping[str, Tensor], x: Tensor) -> Tensor:
+            output = self.output(p, x).reshape(-1)
+            return output_factor(self.kind, output.detach(), self.precision).T @ output
+
+        matrix = _zeros(alive)
+        for x, _ in self.samples(_ROWS // self.outputs):
+            rows = _rows(vmap(jacrev(one), in_dims=(None, 0))(block, x), lead=2)[:, alive]
+            matrix += rows.T @ rows
+        return matrix
+
+    def hessian(self, names: Sequence[str]) -> Tensor:
+        """The Hessian of the negative log-likelihood in the living of some parameters, summed over the samples."""
+        block, alive = self._block(names)
+        sizes, shapes = [p.numel() for p in block.values()], [p.shape for p in block.values()]
+        point = torch.cat([p.reshape(-1) for p in block.values()])
+
+        def total(vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            cut = zip(names, vector.split(sizes), shapes, strict=True)
+            params = {name: part.view(shape) for name, part, shape in cut}
+            return vmap(lambda a, b: self.loss(params, a, b))(x, y).sum()
+
+        def column(direction: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            derivative: Tensor = jvp(lambda vector: grad(total)(vector, x, y), (point,), (direction,))[1]
+            return derivative
+
+        matrix = _zeros(alive)
+        for x, y in self.samples():
+            for piece, at in zip(matrix.split(self.columns), alive.split(self.columns), strict=True):
+                directions = F.one_hot(at, len(point)).to(point)
+                piece += vmap(column, in_dims=(0, None, None))(directions, x, y)[:, alive]
+        return matrix
+
+    def balanced(self) -> tuple["Problem", float]:
+        """The same with every squared output in units of its own variance, and the mean of these variances.
+
+        They are those of the residuals, each over n - p / outputs while there are more samples than that; 1 for others.
+        """
+        if self.kind != "squared_error":
+            return self, 1.0
+        total = torch.zeros((), dtype=torch.float64)
+        with torch.no_grad():
+            for x, y in self.samples():
+                output = self.model(x)
+                residuals = (output - y.reshape(output.shape)).reshape(len(x), -1)
+                total = total + residuals.double().square().sum(0)
+        free = self.count - sum(int(a.sum()) for a in self.alive.values()) / len(total)
+        variance = total / (free if free > 0 else self.count)
+        # An output without residuals tells no variance of its own: it counts with the mean of the others.
+        precision = torch.where(variance > 0, variance.mean() / variance, 1.0)
+        return replace(self, precision=precision), float(variance.mean())
+
+    def loss(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """The negative log-likelihood of one sample, with some parameters given."""
+        return negative_log_likelihood(self.kind, self.output(params, x), y, self.precision)
+
     def output(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """What the model gives for one sample."""
-        output: Tensor = functional_call(self.model, dict(params), (x[None],))
+        """What the model gives for one sample, with some parameters given."""
+        output: Tensor = functional_call(self.model, {**self.params, **params}, (x[None],))
         return output[0]
+
+    def _block(self, names: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
+        """Some of the parameters, and where their living entries are when they are laid end to end."""
+        alive = torch.cat([self.alive[name].reshape(-1) for name in names])
+        params = self.params
+        return {name: params[name] for name in names}, alive.nonzero()[:, 0]
+
+
+def _zeros(alive: Tensor) -> Tensor:
+    """Where derivatives are added up: in double precision, on the device of the model."""
+    return torch.zeros(len(alive), len(alive), dtype=torch.float64, device=alive.device)
 
 
 def _rows(tree: Mapping[str, Tensor], lead: int = 1) -> Tensor:

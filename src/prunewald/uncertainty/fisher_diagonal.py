@@ -1,6 +1,5 @@
 """Standard errors from the diagonal of the Fisher information, by per-sample gradients."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +8,9 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from prunewald.registry import uncertainty
-from prunewald.uncertainty.curvature import Batches, Loss, Problem, evaluating, likelihood, negative_log_likelihood
+from prunewald.uncertainty.curvature import Batches, Problem, evaluating, pose
+from prunewald.uncertainty.likelihood import Loss
+from prunewald.uncertainty.living import Masks
 
 
 @uncertainty("fisher-diagonal")
@@ -29,32 +30,28 @@ class FisherDiagonal:
         if self.labels not in ("data", "model"):
             raise ValueError(f"labels must be 'data' or 'model', not {self.labels!r}")
 
-    def estimate(self, model: nn.Module, batches: Batches, loss: Loss) -> dict[str, Tensor]:
-        """Standard errors by parameter name."""
+    def estimate(
+        self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None
+    ) -> dict[str, Tensor]:
+        """Standard errors by parameter name; infinite where a mask says pruned."""
         with evaluating(model):
-            problem = Problem(model, [(x.detach(), y.detach()) for x, y in batches], likelihood(loss))
-            squares, count = self._squares(problem)
-            variance = problem.dispersion(count)
+            problem, variance = pose(model, batches, loss, masks).balanced()
+            squares = self._squares(problem)
         # Gradients of squared errors are in units of the residuals' variance; at drawn labels they have variance one.
         scale = variance if self.labels == "data" else variance**0.5
-        return {name: (scale / square.sqrt()).to(problem.params[name]) for name, square in squares.items()}
+        sigmas = {name: (scale / square.sqrt()).to(problem.params[name]) for name, square in squares.items()}
+        return {name: sigma.masked_fill(~problem.alive[name], torch.inf) for name, sigma in sigmas.items()}
 
-    def _squares(self, problem: Problem) -> tuple[dict[str, Tensor], int]:
-        """Sums of squared per-sample gradients, and the number of samples."""
+    def _squares(self, problem: Problem) -> dict[str, Tensor]:
+        """Sums of squared per-sample gradients."""
         params = problem.params
         generator = torch.Generator().manual_seed(self.seed)
-
-        def one(p: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return negative_log_likelihood(problem.kind, problem.output(p, x), y)
-
         squares = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
-        count = 0
         for x, y in problem.samples():
             labels = y if self.labels == "data" else _drawn(problem, x, generator)
-            for name, g in vmap(grad(one), in_dims=(None, 0, 0))(params, x, labels).items():
+            for name, g in vmap(grad(problem.loss), in_dims=(None, 0, 0))(params, x, labels).items():
                 squares[name] += g.double().square().sum(0)
-            count += len(x)
-        return squares, count
+        return squares
 
 
 @torch.no_grad()
@@ -66,5 +63,6 @@ def _drawn(problem: Problem, x: Tensor, generator: torch.Generator) -> Tensor:
     elif problem.kind == "binary_cross_entropy":
         labels = torch.bernoulli(output.sigmoid(), generator=generator)
     else:
-        labels = output + torch.randn(output.shape, generator=generator, dtype=output.dtype)
+        spread = problem.precision.to(output).rsqrt().view(output.shape[1:])
+        labels = output + spread * torch.randn(output.shape, generator=generator, dtype=output.dtype)
     return labels.to(x.device)

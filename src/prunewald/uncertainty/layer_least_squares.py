@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from prunewald.registry import uncertainty
-from prunewald.uncertainty.curvature import Batches, Loss, evaluating
+from prunewald.uncertainty.curvature import EMPTY, Batches, evaluating
+from prunewald.uncertainty.likelihood import Loss
+from prunewald.uncertainty.living import Masks, living
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -20,29 +22,34 @@ class LayerLeastSquares:
     """sigma_j = s / ||x_j||, x_j the inputs that weight j multiplies in a calibration pass.
 
     It is the standard error of a layer's weights in a least-squares fit of the layer's own output, inputs taken as
-    uncorrelated; |w| / sigma is Wanda's |w|·||x||. s is chosen so that the median of sigma over a layer is the layer's
-    spread, since the noise of an inner layer is not known. For linear and convolutional layers.
+    uncorrelated; |w| / sigma is Wanda's |w|·||x||. s is chosen so that the median of sigma over a layer's living
+    weights is their spread, since the noise of an inner layer is not known. For linear and convolutional layers; a
+    weight that several of them share meets the inputs of all.
     """
 
-    def estimate(self, model: nn.Module, batches: Batches, loss: Loss | None = None) -> dict[str, Tensor]:
-        """Sigma of the weights of every linear and convolutional layer; infinite where an input is always zero."""
-        layers = {name: m for name, m in model.named_modules() if isinstance(m, _LAYERS)}
+    def estimate(
+        self, model: nn.Module, batches: Batches, loss: Loss | None = None, *, masks: Masks | None = None
+    ) -> dict[str, Tensor]:
+        """Sigma of the weights of every linear and convolutional layer; infinite where pruned or never met."""
+        params = dict(model.named_parameters())
+        names = {id(p): name for name, p in params.items()}  # the first name of a tensor that has several
+        layers = [m for m in model.modules() if isinstance(m, _LAYERS) and id(m.weight) in names]
         if not layers:
             raise ValueError(f"{type(model).__name__} has no linear or convolutional layer, whose inputs could be read")
+        alive = living(model, masks)
         squares: dict[str, Tensor] = {}
-        handles = [m.register_forward_pre_hook(_reader(name, squares)) for name, m in layers.items()]
+        handles = [m.register_forward_pre_hook(_reader(names[id(m.weight)], squares)) for m in layers]
         try:
             with evaluating(model), torch.no_grad():
                 for x, *_ in batches:
-                    model(x)
+                    if len(x):
+                        model(x)
         finally:
             for handle in handles:
                 handle.remove()
-        return {_weight_name(n): _scaled(squares[n], m.weight) for n, m in layers.items() if n in squares}
-
-
-def _weight_name(layer: str) -> str:
-    return f"{layer}.weight" if layer else "weight"
+        if not squares:
+            raise ValueError(EMPTY.format(type(batches).__name__))
+        return {name: _scaled(square, params[name], alive[name]) for name, square in squares.items()}
 
 
 def _reader(name: str, squares: dict[str, Tensor]) -> Callable[[Any, Any], None]:
@@ -58,9 +65,9 @@ def _reader(name: str, squares: dict[str, Tensor]) -> Callable[[Any, Any], None]
     return read
 
 
-def _scaled(square: Tensor, weight: Tensor) -> Tensor:
-    sigma = square.rsqrt()
-    living = sigma[sigma.isfinite()]
-    if living.numel() > 1:
-        sigma = sigma * (weight.detach().double().std() / living.median())
+def _scaled(square: Tensor, weight: Tensor, alive: Tensor) -> Tensor:
+    sigma = square.rsqrt().masked_fill(~alive, torch.inf)
+    met = sigma[sigma.isfinite()]
+    if met.numel() > 1:
+        sigma = sigma * (weight.detach()[alive].double().std() / met.median())
     return sigma.to(weight.dtype)

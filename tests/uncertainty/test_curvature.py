@@ -1,0 +1,111 @@
+"""What is differentiated: samples that count, in pieces of bounded size."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, hessian
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich, SgdAsymptotic
+from prunewald.uncertainty import analytic as analytic_module
+from prunewald.uncertainty.curvature import evaluating, pose
+
+ESTIMATORS = [InverseFisher(inverse="damped"), Sandwich(inverse="damped"), FisherDiagonal(), FisherDiagonal("model")]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+@pytest.mark.parametrize(
+    ("loss", "ignored"),
+    [(F.cross_entropy, -100), (nn.CrossEntropyLoss(), -100), (nn.CrossEntropyLoss(ignore_index=2), 2)],
+    ids=["function", "module", "own index"],
+)
+def test_ignored_labels_are_as_if_not_there(estimator, loss, ignored):
+    g = torch.Generator().manual_seed(0)
+    model = nn.Linear(4, 3).double()
+    x, y = torch.randn(90, 4, generator=g, dtype=torch.float64), torch.randint(0, 2, (90,), generator=g)
+    gone = torch.rand(90, generator=g) < 0.4
+    gone[30:60] = True  # a batch with nothing in it
+    y[gone] = ignored
+    expected = estimator.estimate(model, [(x[~gone], y[~gone])], F.cross_entropy)
+    found = estimator.estimate(model, list(zip(x.split(30), y.split(30), strict=True)), loss)
+    for name, sigma in found.items():
+        torch.testing.assert_close(sigma, expected[name])
+    if not isinstance(estimator, FisherDiagonal):
+        assert found.diagnosis.samples == int((~gone).sum())
+
+
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, SgdAsymptotic()], ids=repr)
+def test_nothing_to_estimate_is_an_error(estimator):
+    batch = (torch.randn(8, 4), torch.zeros(8).long())
+    with pytest.raises(ValueError, match="no parameter of Linear requires gradients: set requires_grad"):
+        estimator.estimate(nn.Linear(4, 3).requires_grad_(False), [batch], F.cross_entropy)
+    ignored = (batch[0], batch[1] - 100)
+    for empty in ([], [(batch[0][:0], batch[1][:0])], [ignored]):
+        with pytest.raises(ValueError, match="batches, a list, gave no sample to count: give pairs of inputs"):
+            estimator.estimate(nn.Linear(4, 3), empty, F.cross_entropy)
+
+
+def deep(layers):
+    torch.manual_seed(0)
+    stack = [part for _ in range(layers) for part in (nn.Linear(8, 8), nn.Tanh())]
+    return nn.Sequential(*stack).double(), (torch.randn(20, 8).double(), torch.randint(0, 8, (20,)))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_block_of_the_hessian_is_that_of_the_whole(masked):
+    model, (x, y) = deep(2)
+    params = {name: p.detach() for name, p in model.named_parameters()}
+
+    def total(p):
+        return F.cross_entropy(functional_call(model, p, (x,)), y, reduction="sum")
+
+    whole = hessian(total)(params)
+    masks = {"2.weight": torch.rand(8, 8) < 0.5} if masked else {}
+    block = pose(model, [(x[:15], y[:15]), (x[15:], y[15:])], F.cross_entropy, masks).hessian(("2.weight", "2.bias"))
+    alive = torch.cat([masks.get("2.weight", torch.ones(8, 8).bool()).flatten(), torch.ones(8).bool()])
+    rows = [torch.cat([whole[a][b].flatten(params[a].dim()) for b in ("2.weight", "2.bias")], -1) for a in whole][2:]
+    expected = torch.cat([row.reshape(-1, 72) for row in rows])[alive][:, alive]
+    torch.testing.assert_close(block, expected, rtol=1e-12, atol=1e-12)
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the largest tensor that was made."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        self.size = max([self.size, *(t.numel() for t in tree_leaves(made) if isinstance(t, torch.Tensor))])
+        return made
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_blocks_need_no_more_memory_in_a_larger_model(observed, monkeypatch):
+    monkeypatch.setattr(analytic_module, "_FULL", 100)
+    sizes = []
+    for layers in (2, 6):
+        model, batch = deep(layers)
+        with Largest() as largest:
+            InverseFisher(inverse="damped", observed=observed).estimate(model, [batch], F.cross_entropy)
+        sizes.append(largest.size)
+    assert sizes[0] == sizes[1]
+    monkeypatch.setattr(analytic_module, "_FULL", 20_000)
+    with Largest() as largest:
+        InverseFisher(inverse="damped", observed=observed).estimate(model, [batch], F.cross_entropy)
+    assert largest.size > sizes[1]
+
+
+def test_fewer_columns_at_a_time_need_less_memory_and_change_nothing():
+    model, batch = deep(1)
+    problem = pose(model, [batch], F.cross_entropy, None)
+    found, sizes = [], []
+    for columns in (4, 72):
+        with evaluating(model), Largest() as largest:
+            found.append(replace(problem, columns=columns).hessian(("0.weight", "0.bias")))
+        sizes.append(largest.size)
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+    assert sizes[0] < sizes[1]
