@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from prunewald.ensemble import SGD, Adam, AdamW, RMSprop, draws, train_many
 from prunewald.optimizers import mean_square_gradient
-from prunewald.uncertainty import PseudoBootstrap, SecondMoment
+from prunewald.uncertainty import BatchMeans, Estimate, PseudoBootstrap, SecondMoment
 from prunewald.weights import Weight
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -142,6 +142,39 @@ def test_collects_for_each_replica(recipe, how):
     assert torch.equal(result.sigma["fc.weight"], result.estimates[0]["fc.weight"].sigma)
     assert result.frozen["fc.weight"][:, 0].all()
     assert not result.frozen["fc.weight"].all()
+
+
+class Own(SecondMoment):
+    """An estimator that is not known here."""
+
+    def sigma(self, state, weight, optimizer):
+        sigma, frozen = super().sigma(state, weight, optimizer)
+        return Estimate(sigma * sigma[~frozen].sum(), None)
+
+
+@pytest.mark.filterwarnings("ignore:standard errors from 5 batches")
+@pytest.mark.parametrize("recipe", [SGD(lr=0.05), RMSprop(lr=1e-3), Adam()], ids=str)
+def test_estimates_of_all_are_those_of_each(recipe):
+    few = torch.rand(3, 8, 27, generator=torch.Generator().manual_seed(1)) > 0.5
+    few[1] = False
+    few[1, 3, 4] = True  # one weight has no spread
+    few[2, :, :13] = False
+    options = {
+        "masks": {"fc.weight": few, "out.weight": torch.rand(4, 8) > 0.2},
+        "collect": (
+            PseudoBootstrap(last=20),
+            PseudoBootstrap(every=3),
+            SecondMoment(),
+            SecondMoment(samples=70, batch_size=14),
+            BatchMeans(length=10),
+            Own(),
+        ),
+    }
+    together, alone = many(recipe, **options), many(recipe, "loop", **options)
+    for ours, wanted in zip(together.estimates, alone.estimates, strict=True):
+        for name, (sigma, frozen) in wanted.items():
+            close(ours[name].sigma, sigma)
+            assert ours[name].frozen is frozen is None or torch.equal(ours[name].frozen, frozen)
 
 
 def test_warm_starts_and_training_on():

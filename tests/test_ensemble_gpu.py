@@ -68,9 +68,63 @@ def test_graph_agrees_with_the_plain_loop(recipe):
     assert (many.params["fc.weight"][~masks["fc.weight"]] == 0).all()
 
 
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_a_graph_goes_on_with_the_state_of_the_optimizer(recipe):
+    masks = {"fc.weight": torch.rand(8, 4, 24, generator=torch.Generator().manual_seed(1)) > 0.5}
+    options = {"make": double, "optimizer": recipe, "keep_optimizer": True}
+    first, on, whole = {}, {}, {}
+    for how in ("vmap", "loop"):
+        first[how] = run(how, epochs=4, **options)
+        start = first[how].rows([0, 6, 6, 1, 2, 3, 4, 5])
+        on[how] = run(how, epochs=6, start=start, masks=masks, first_epoch=4, seeds=None, **options)
+        whole[how] = run(how, epochs=6, start=first[how], first_epoch=4, **options)
+    assert on["vmap"].how == "vmap, in a CUDA graph"
+    same(on["vmap"], on["loop"], 1e-6, 1e-12)
+    same(whole["vmap"], run("vmap", **options), 1e-6, 1e-12)
+    for name, table in on["loop"].optimizer_state.items():
+        for key, tensor in table.items():
+            torch.testing.assert_close(on["vmap"].optimizer_state[name][key], tensor, rtol=1e-4, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [Net, double])
+@pytest.mark.parametrize("own_rows", [False, True])
+def test_evaluation_agrees_with_the_plain_loop(make, own_rows, capsys):
+    result = run("vmap", make=make, epochs=2)
+    g = torch.Generator().manual_seed(2)
+    x, y = torch.randn(500, 1, 12, 12, generator=g), torch.randint(0, 4, (500,), generator=g)
+    rows = torch.randint(0, 500, (7, 90), generator=g) if own_rows else None
+    x = x.double() if make is double else x
+    outputs = [
+        result.evaluate(x, y, lambda output, target: output, rows=rows, batch_size=64, how=how, device="cuda")
+        for how in ("auto", "loop")
+    ]
+    torch.testing.assert_close(*outputs, rtol=1e-3, atol=1e-5)
+    right = result.evaluate(x, y, rows=rows, device="cuda").double().mean(1)
+    assert torch.equal(result.accuracy(x, y, rows=rows, chunk=2, device="cuda"), right)
+    assert "one by one" not in capsys.readouterr().err
+
+
 def test_kernels_agree_with_the_plain_loop():
     options = {"optimizer": SGD(lr=0.05), "epochs": 4}
     same(run("vmap", **options), run("loop", **options), 1e-3, 1e-5)
+
+
+def resting() -> nn.Module:
+    model = Net()
+    model.conv1.requires_grad_(False)
+    model.dropout.eval()
+    return model
+
+
+def test_frozen_parts_and_their_masks_hold_in_a_graph():
+    masks = {"conv1.weight": torch.rand(7, 5, 1, 3, 3, generator=torch.Generator().manual_seed(1)) > 0.5}
+    options = {"make": resting, "optimizer": SGD(lr=0.05), "epochs": 4, "masks": masks}
+    many = run("vmap", **options)
+    assert many.how == "vmap, in a CUDA graph"
+    same(many, run("loop", **options), 1e-3, 1e-5)
+    assert (many.params["conv1.weight"][~masks["conv1.weight"]] == 0).all()
+    torch.manual_seed(3)
+    assert torch.equal(many.params["conv1.weight"][3], resting().conv1.weight * masks["conv1.weight"][3])
 
 
 def test_a_replica_depends_on_its_own_seed_only():

@@ -37,7 +37,8 @@ def test_a_killed_worker_is_retried_and_nothing_is_lost(tmp_path: Path) -> None:
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        spread = run(fragile, executor="ray")
+        spread = run(fragile, executor="ray", keep_optimizer=True)
+        on = run(executor="ray", start=spread.rows([5, 0, 0]), seeds=None, first_epoch=3)
     finally:
         ray.shutdown()
     assert (tmp_path / "killed").exists()
@@ -47,6 +48,9 @@ def test_a_killed_worker_is_retried_and_nothing_is_lost(tmp_path: Path) -> None:
     for name in here.params:
         assert torch.equal(spread.params[name], here.params[name])
         assert torch.equal(spread.second_moment[name], here.second_moment[name])
+    whole = run(epochs=6)
+    for name in here.params:
+        torch.testing.assert_close(on.params[name], whole.params[name][[5, 0, 0]])
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,15 @@
 """Seeds, chunks, models that cannot be vectorised, and wrong arguments."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import vmap
 
 from prunewald.ensemble import SGD, RMSprop, choose, draws, train, train_many
+from prunewald.ensemble.swap import Swap
 from prunewald.ensemble.together import Together
 from prunewald.uncertainty import PseudoBootstrap
 
@@ -109,6 +113,53 @@ def test_dropout_differs_by_replica_and_step():
     assert result.losses.unique().numel() == result.losses.numel()
 
 
+def drawn_apart(noise) -> list[bool]:
+    """The dimensions along which noise differs."""
+    return [bool((noise != noise.narrow(d, 0, 1)).any()) for d in range(noise.dim())]
+
+
+DROPOUTS = [
+    *((F.dropout, n) for n in (1, 2, 3, 4)),
+    *((F.dropout1d, n) for n in (2, 3)),
+    *((F.dropout2d, n) for n in (2, 3, 4, 5)),
+    *((F.dropout3d, n) for n in (3, 4, 5)),
+]
+
+
+@pytest.mark.filterwarnings("ignore:dropout[23]d. Received")
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(("dropout", "dims"), DROPOUTS)
+def test_dropout_drops_what_torch_drops(dropout, dims, together):
+    def ours(x, key):
+        with Swap(key, torch.zeros((), dtype=torch.int32), fast=False):
+            return dropout(x, 0.5)
+
+    x, keys = torch.ones((8,) * dims), draws.seed_key([1, 2], draws.NOISE)
+    noise = vmap(ours)(x.expand(2, *x.shape), keys) if together else torch.stack([ours(x, key) for key in keys])
+    torch.manual_seed(0)
+    wanted = drawn_apart(dropout(x, 0.5))
+    assert noise.unique().tolist() == [0, 2]
+    assert drawn_apart(noise) == [True, *wanted]
+    assert drawn_apart(noise[1]) == wanted
+
+
+@pytest.mark.parametrize("how", ["vmap", "loop"])
+def test_dropout_warns_and_fails_as_torch_does(how):
+    def dropping(dropout, p):
+        class Drops(nn.Sequential):
+            def forward(self, x: Tensor) -> Tensor:
+                out: Tensor = super().forward(dropout(x, p))
+                return out
+
+        return lambda: Drops(nn.Flatten(), nn.Linear(12, 3).double())
+
+    with pytest.warns(UserWarning, match="Received a 3D input to dropout2d"):
+        result = many(dropping(F.dropout2d, 0.3), how=how)
+    same(result, many(dropping(F.dropout1d, 0.3), how=how))
+    with pytest.raises(ValueError, match="between 0 and 1, but got 1.5"):
+        many(dropping(F.dropout, 1.5), how=how)
+
+
 def test_same_start():
     result = many(start="same", optimizer=SGD(lr=0.0))
     torch.manual_seed(SEEDS[0])
@@ -206,7 +257,7 @@ def test_chunks_fit_into_memory(monkeypatch):
     need = choose.footprint(job_of(net))
     weights = 8 * sum(p.numel() for p in net().parameters())
     assert 6 * weights < need < 60 * weights + 50_000
-    monkeypatch.setattr(choose, "memory", lambda device: int(2.5 * need))
+    monkeypatch.setattr(train, "memory", lambda device: int(2.5 * need))
 
     class Watched(Together):
         def __init__(self, job):
@@ -248,6 +299,29 @@ def test_squared_error_and_frozen_parameters():
     same(result, train_many(make, x, y[:, None].double(), how="loop", **common))
     torch.manual_seed(2)
     assert torch.equal(result.params["1.weight"][1], make()[1].weight)
+
+
+SUMS = [
+    nn.CrossEntropyLoss(reduction="sum"),
+    partial(F.cross_entropy, reduction="sum"),
+    lambda output, target: F.cross_entropy(output, target, reduction="sum") - 100 * len(target),
+]
+
+
+@pytest.mark.parametrize("how", ["vmap", "loop"])
+@pytest.mark.parametrize("loss", SUMS)
+def test_losses_are_means_of_a_summed_loss_too(loss, how):
+    def mean(output, target):
+        return loss(output, target) / len(target)
+
+    common = {"batch_size": 7, "optimizer": SGD(lr=0.0), "how": how}
+    torch.testing.assert_close(many(loss=loss, **common).losses, many(loss=mean, **common).losses)
+
+
+@pytest.mark.parametrize("how", ["vmap", "loop"])
+def test_a_loss_for_each_sample_is_refused(how):
+    with pytest.raises(ValueError, match=r"loss gives .*: must be one number a batch"):
+        many(loss=nn.CrossEntropyLoss(reduction="none"), how=how)
 
 
 @pytest.mark.parametrize(

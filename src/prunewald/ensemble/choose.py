@@ -1,19 +1,29 @@
 """Which way to train, and how many replicas at once: found by a trial."""
 
-import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 import torch
 from torch import Tensor
 
-from prunewald.ensemble.job import Job, seeded
+from prunewald.ensemble.job import Job
+from prunewald.ensemble.models import seeded
 from prunewald.ensemble.together import Together
 from prunewald.ensemble.trainer import Alone, Trainer
 
 _PAIR = 2
 _SAME = 1e-2  # relative difference of gradients; a wrong one differs by about 1, rounding by less than 1e-3
+
+
+def adds_up(job: Job) -> bool:
+    """Whether the loss of a batch is the sum of its samples' losses, rather than their mean."""
+    trainer = Alone(job.rows(0, 1), noise=False)
+    rows = trainer.job.epoch(0, trainer.job.sample())[0]
+    half = rows[:, : max(2, rows.shape[1] // 2)]  # BatchNorm needs two
+    with trainer.context():
+        # Rows given twice leave a mean as it is, also through BatchNorm.
+        once, twice = (abs(float(trainer.forward(each).detach())) for each in (half, half.repeat(1, 2)))
+    return 1.5 * once < twice < 3 * once
 
 
 def why_alone(job: Job) -> str:
@@ -82,12 +92,3 @@ def footprint(job: Job) -> int:
     weights = sum(t.nbytes for t in (*trainer.params.values(), *trainer.untrained().values()))
     # Weight, gradient, two moments and the update's scratch; three a collector; the backward pass has its own tensors.
     return (weights * (6 + 4 * len(job.collect)) + 2 * held) // len(trainer.job.seeds) + 16 * job.size
-
-
-def memory(device: torch.device) -> int:
-    """Bytes training may take: most of what is free on a GPU, half of it on a CPU."""
-    if device.type == "cuda":
-        return int(0.7 * torch.cuda.mem_get_info(device)[0])
-    with suppress(AttributeError, ValueError, OSError):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return 1 << 30

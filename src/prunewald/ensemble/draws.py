@@ -12,7 +12,7 @@ from torch import Tensor
 
 Word: TypeAlias = Tensor | int
 
-SAMPLE, ORDER, NOISE = 0x243F6A88, 0x05A308D3, 0x13198A2E  # what a stream is for; digits of pi
+SAMPLE, ORDER, NOISE, OTHER = 0x243F6A88, 0x05A308D3, 0x13198A2E, 0x03707344  # what a stream is for; digits of pi
 _MULTIPLY = (0x7FEB352D, 0x846CA68B - (1 << 32))  # Chris Wellons' lowbias32
 _OTHER = 0x3C6EF372  # tells the second key of a stream from the first
 
@@ -47,7 +47,18 @@ def _mix(x: Tensor, key: Word) -> Tensor:
 
 def order(seeds: Sequence[int], size: int, epoch: int, device: torch.device | str = "cpu") -> Tensor:
     """The order in which each replica sees its data in an epoch: (R, size)."""
-    return bits(chain(seed_key(seeds, ORDER, device), epoch), size).argsort(dim=-1, stable=True)
+    once = list(dict.fromkeys(seeds))  # sorting is the dear part
+    orders = bits(chain(seed_key(once, ORDER, device), epoch), size).argsort(dim=-1, stable=True)
+    if len(once) == len(seeds):
+        return orders
+    at = {seed: r for r, seed in enumerate(once)}
+    return orders[torch.tensor([at[seed] for seed in seeds], device=device)]
+
+
+def other(seed: int, epoch: int) -> int:
+    """A seed for torch's own generators in an epoch."""
+    high, low = chain(seed_key([seed], OTHER), epoch)[0].tolist()
+    return int((high << 32 ^ low) & ((1 << 63) - 1))
 
 
 def bootstrap(seeds: Sequence[int], size: int, device: torch.device | str = "cpu") -> Tensor:

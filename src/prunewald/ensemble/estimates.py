@@ -1,66 +1,78 @@
 """Sigma of every replica from estimators that watched stacked weights."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from prunewald.ensemble.job import Table
-from prunewald.uncertainty import Estimate, Online
+from prunewald.uncertainty import BatchMeans, Estimate, Online, PseudoBootstrap, SecondMoment
 from prunewald.uncertainty.base import State
 from prunewald.weights import Weight
 
-
-class Replica(NamedTuple):
-    """One model as an estimator sees it."""
-
-    params: Table
-    alive: Table
-    states: Sequence[State]  # one for each estimator
-    optimizer: Any  # an Optimizer, or what has its `state` and `param_groups`
+Estimates: TypeAlias = dict[str, Estimate]
 
 
-def estimates(recipes: Sequence[Online], replicas: Iterable[Replica]) -> tuple[dict[str, Estimate], ...]:
-    """For each estimator, the estimates by parameter name, (R, ...), on the CPU."""
-    if not recipes:
-        return ()
-    each = [[_of_one(recipe, replica, i) for i, recipe in enumerate(recipes)] for replica in replicas]
-    return tuple(
-        {name: _stacked([tables[i][name] for tables in each]) for name in each[0][i]} for i in range(len(recipes))
-    )
+def of_one(recipe: Online, state: State, params: Table, alive: Table, optimizer: Any) -> Estimates:
+    """What an estimator says of one model, by parameter name."""
+    weights = [Weight(name, param, alive.get(name)) for name, param in params.items()]
+    return {weight.name: recipe.sigma(state, weight, optimizer) for weight in weights}
 
 
-def _of_one(recipe: Online, replica: Replica, i: int) -> dict[str, Estimate]:
-    weights = [Weight(name, param, replica.alive.get(name)) for name, param in replica.params.items()]
-    return {weight.name: recipe.sigma(replica.states[i], weight, replica.optimizer) for weight in weights}
+def of_all(recipe: Online, state: State, params: Table, alive: Table, optimizer: Optimizer) -> Estimates:
+    """The same of stacked models, (R, ...): in one go where a weight's sigma does not depend on the other weights."""
+    known = type(recipe)  # a subclass may do as it likes
+    if known in (PseudoBootstrap, BatchMeans):
+        return of_one(recipe, state, params, alive, optimizer)
+    if known is SecondMoment and isinstance(recipe, SecondMoment):
+        if recipe.standard_error:
+            return of_one(recipe, state, params, alive, optimizer)
+        errors = of_one(replace(recipe, samples=1, batch_size=1), state, params, alive, optimizer)
+        return {name: _scaled(error, params[name].detach(), alive.get(name)) for name, error in errors.items()}
+    size = len(next(iter(params.values())))
+    each = [_of_row(recipe, state, params, alive, optimizer, r) for r in range(size)]
+    return {name: stacked([found[name] for found in each]) for name in each[0]}
 
 
-def _stacked(rows: Sequence[Estimate]) -> Estimate:
-    frozen = [row.frozen for row in rows if row.frozen is not None]
-    return Estimate(
-        torch.stack([row.sigma for row in rows]).cpu(),
-        torch.stack(frozen).cpu() if len(frozen) == len(rows) else None,
-    )
+def _scaled(error: Estimate, param: Tensor, alive: Tensor | None) -> Estimate:
+    """`SecondMoment` without a scale of its own, replica by replica: the median of the living is the layer's spread."""
+    assert error.frozen is not None
+    sigma, weight = error.sigma.reshape(len(param), -1), param.reshape(len(param), -1).double()
+    living = torch.ones_like(weight, dtype=torch.bool) if alive is None else alive.reshape(weight.shape)
+    moving = living & ~error.frozen.reshape(weight.shape)
+    count = moving.sum(1, keepdim=True)
+    median = sigma.where(moving, torch.inf).sort(1).values.gather(1, (count - 1).clamp(min=0) // 2)
+    survivors = living.sum(1, keepdim=True)
+    mean = weight.where(living, 0).sum(1, keepdim=True) / survivors
+    spread = ((weight - mean).where(living, 0).square().sum(1, keepdim=True) / (survivors - 1)).sqrt()
+    scale = torch.where(count < 2, 1.0, spread / median)
+    return Estimate((sigma * scale.to(sigma.dtype)).view_as(error.sigma), error.frozen)
 
 
-def unstacked(
-    params: Table, alive: Table, states: Sequence[State], optimizer: Optimizer, size: int
-) -> Iterator[Replica]:
-    """Each replica of stacked ones: views of its rows."""
-    for r in range(size):
-        own = {name: param.detach()[r] for name, param in params.items()}
-        groups = [{**optimizer.param_groups[0], "params": list(own.values())}]
-        kept = {own[name]: row(optimizer.state.get(param, {}), r) for name, param in params.items()}
-        yield Replica(own, row(alive, r), row(list(states), r), SimpleNamespace(state=kept, param_groups=groups))
+def _of_row(recipe: Online, state: State, params: Table, alive: Table, optimizer: Optimizer, r: int) -> Estimates:
+    """Of replica r, by views of its rows."""
+    own = {name: param.detach()[r] for name, param in params.items()}
+    groups = [{**optimizer.param_groups[0], "params": list(own.values())}]
+    # An estimator looks a parameter's state up by the parameter it is given.
+    kept = {own[name]: _row(optimizer.state.get(param, {}), r) for name, param in params.items()}
+    as_one = SimpleNamespace(state=kept, param_groups=groups)
+    return of_one(recipe, _row(state, r), own, _row(alive, r), as_one)
 
 
-def row(value: Any, r: int) -> Any:
+def _row(value: Any, r: int) -> Any:
     """Row r of every tensor in nested dicts and lists; numbers, and tensors that are one, are the same for all."""
     if isinstance(value, Tensor):
         return value[r] if value.dim() else value
     if isinstance(value, dict):
-        return {key: row(part, r) for key, part in value.items()}
-    return [row(part, r) for part in value] if isinstance(value, list) else value
+        return {key: _row(part, r) for key, part in value.items()}
+    return [_row(part, r) for part in value] if isinstance(value, list) else value
+
+
+def stacked(rows: list[Estimate]) -> Estimate:
+    """Estimates of several replicas as one, (R, ...)."""
+    frozen = [row.frozen for row in rows if row.frozen is not None]
+    whole = torch.stack(frozen) if len(frozen) == len(rows) else None
+    return Estimate(torch.stack([row.sigma for row in rows]), whole)

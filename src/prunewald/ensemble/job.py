@@ -2,19 +2,19 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from prunewald.ensemble import draws
+from prunewald.ensemble.models import Make, build, tensors, train_
 from prunewald.ensemble.recipes import Recipe
 from prunewald.uncertainty import Online
+from prunewald.weights import zero_
 
-Make: TypeAlias = Callable[[], nn.Module] | nn.Module
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Start: TypeAlias = Literal["independent", "same"] | Mapping[str, Tensor]
 Table: TypeAlias = dict[str, Tensor]
@@ -37,6 +37,10 @@ class Job:
     masks: Mapping[str, Tensor]
     collect: tuple[Online, ...]
     device: torch.device
+    summed: bool = False  # the loss is the sum over a batch, not the mean
+    first_epoch: int = 0  # what the epochs are numbered from
+    optimizer_state: Mapping[str, Table] = field(default_factory=dict)
+    keep_optimizer: bool = False
 
     def rows(self, first: int, last: int) -> "Job":
         """The same for some of the replicas."""
@@ -47,6 +51,7 @@ class Job:
             resample=self.resample[at] if isinstance(self.resample, Tensor) else self.resample,
             start=self.start if isinstance(self.start, str) else {n: t[at] for n, t in self.start.items()},
             masks={name: mask[at] for name, mask in self.masks.items()},
+            optimizer_state={n: {k: t[at] for k, t in table.items()} for n, table in self.optimizer_state.items()},
         )
 
     @property
@@ -72,42 +77,27 @@ class Job:
         return rows.tensor_split(self.batches, dim=1)
 
 
-def build(make: Make, seed: int) -> nn.Module:
-    """A new model, initialised by this seed alone."""
-    with seeded(seed):
-        return _fresh(make) if isinstance(make, nn.Module) else make()
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Torch's own generators begin at this seed, and afterwards go on where they were."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield
-
-
-def _fresh(module: nn.Module) -> nn.Module:
-    module = copy.deepcopy(module)
-    for name, part in module.named_modules():
-        reset: Any = getattr(part, "reset_parameters", None)
-        if reset is not None:
-            reset()
-        elif next(part.parameters(recurse=False), None) is not None:
-            raise ValueError(
-                f"{name or 'the model'} ({type(part).__name__}) has no reset_parameters(): "
-                "give a function that builds the model, or start='same'"
-            )
-    return module
-
-
 def first_model(job: Job) -> nn.Module:
     """The model that start="same" begins with: the one given, or the first seed's."""
     return job.make if isinstance(job.make, nn.Module) else build(job.make, job.seeds[0])
 
 
+def ready_model(job: Job) -> nn.Module:
+    """A model to be trained, on the job's device; its tensors are those of `initial` instead."""
+    if isinstance(job.make, nn.Module) and job.start != "independent":
+        return train_(copy.deepcopy(job.make).to(job.device))  # which may have no reset_parameters()
+    return train_(build(job.make, job.seeds[0]).to(job.device))
+
+
 def initial(job: Job) -> Table:
-    """The parameters and buffers each replica starts with, (R, ...), on the job's device."""
+    """The parameters and buffers each replica starts with, (R, ...), masked, on the job's device."""
+    state = _unmasked(job)
+    for name, mask in job.masks.items():
+        zero_(state[name], mask.to(job.device))
+    return state
+
+
+def _unmasked(job: Job) -> Table:
     if job.start == "independent":
         models = (build(job.make, seed) for seed in job.seeds)
         return _stacked([_state(model) for model in models], job.device)
@@ -116,7 +106,7 @@ def initial(job: Job) -> Table:
 
 
 def _state(model: nn.Module) -> Table:
-    return {n: t.detach() for n, t in (*model.named_parameters(), *model.named_buffers())}
+    return {name: tensor.detach() for name, tensor in tensors(model).items()}
 
 
 def _stacked(states: Sequence[Table], device: torch.device) -> Table:
@@ -160,3 +150,12 @@ def per_replica(what: str, tensor: Tensor, like: Tensor, replicas: int) -> Tenso
         f"{what} has shape {tuple(tensor.shape)}: must be {tuple(like.shape)}, or {(replicas, *like.shape)} for "
         f"{replicas} replicas"
     )
+
+
+def check_rows(what: str, rows: Tensor, replicas: int, size: int) -> None:
+    """Rows of the data for each replica are whole numbers, and there."""
+    if rows.dim() != 2 or len(rows) != replicas:
+        raise ValueError(f"{what} has shape {tuple(rows.shape)}: must be ({replicas}, m), rows of x a replica")
+    low, high = (int(end) for end in rows.aminmax()) if rows.numel() else (0, -1)
+    if not 0 <= low <= high < size or rows.is_floating_point():
+        raise ValueError(f"{what} has rows {low} to {high}: must be whole numbers from 0 to {size - 1}")

@@ -2,12 +2,16 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
-from prunewald.ensemble.job import Make, Table, build
+from prunewald.ensemble import carry, evaluation
+from prunewald.ensemble.evaluation import Metric, Options, correct
+from prunewald.ensemble.job import Table
+from prunewald.ensemble.models import Make, build, tensors
 from prunewald.uncertainty import Estimate
 
 
@@ -23,6 +27,7 @@ class Result:
     second_moment: Table = field(repr=False)  # the optimizer's mean squared gradient, unbiased; empty for SGD
     estimates: tuple[dict[str, Estimate], ...] = field(repr=False)  # one for each of `collect`
     how: str
+    optimizer_state: dict[str, Table] = field(default_factory=dict, repr=False)  # by torch's keys, if it was to be kept
 
     def __len__(self) -> int:
         return len(self.seeds)
@@ -47,11 +52,37 @@ class Result:
         """Parameters and buffers: what `start=` takes to train on."""
         return {**self.params, **self.buffers}
 
+    def rows(self, index: Sequence[int] | Tensor, seeds: Sequence[int] | None = None) -> "Result":
+        """These replicas, in this order, which may repeat: what a next training starts from; `seeds` are new ones."""
+        at = torch.as_tensor(index, dtype=torch.long)
+        if bad := [r for r in at.tolist() if not -len(self) <= r < len(self)]:
+            raise IndexError(f"row {bad[0]}: there are {len(self)} replicas")
+        if seeds is not None and len(seeds) != len(at):
+            raise ValueError(f"seeds: {len(seeds)} for {len(at)} replicas")
+        return replace(
+            self,
+            seeds=tuple(self.seeds[r] for r in at.tolist()) if seeds is None else tuple(seeds),
+            params=_rows(self.params, at),
+            buffers=_rows(self.buffers, at),
+            losses=self.losses[at],
+            second_moment=_rows(self.second_moment, at),
+            estimates=tuple({name: _estimate_rows(e, at) for name, e in table.items()} for table in self.estimates),
+            optimizer_state={name: _rows(table, at) for name, table in self.optimizer_state.items()},
+        )
+
+    def accuracy(self, x: Tensor, y: Tensor, **options: Unpack[Options]) -> Tensor:
+        """The share of samples that each replica gets right, (R,); options as of `evaluate`."""
+        return evaluation.accuracies(self.make, self.state, x, y, **options)
+
+    def evaluate(self, x: Tensor, y: Tensor, metric: Metric = correct, **options: Unpack[Options]) -> Tensor:
+        """A metric of each replica and sample, (R, N); options as of `evaluate`."""
+        return evaluation.evaluate(self.make, self.state, x, y, metric, **options)
+
     def module(self, replica: int) -> nn.Module:
         """One replica as an ordinary model."""
         seed = self.seeds[replica]
         model = copy.deepcopy(self.make) if isinstance(self.make, nn.Module) else build(self.make, seed)
-        own = dict((*model.named_parameters(), *model.named_buffers()))
+        own = tensors(model)
         with torch.no_grad():
             for name, tensor in self.state.items():
                 own[name].copy_(tensor[replica])
@@ -63,16 +94,26 @@ def joined(results: Sequence[Result]) -> Result:
     first = results[0]
     if len(results) == 1:
         return first
+    sizes = [len(result) for result in results]
     return Result(
         make=first.make,
         seeds=tuple(seed for result in results for seed in result.seeds),
         params=_joined([result.params for result in results]),
         buffers=_joined([result.buffers for result in results]),
         losses=torch.cat([result.losses for result in results]),
-        second_moment=_joined([result.second_moment for result in results]),
+        second_moment=carry.joined_tables([result.second_moment for result in results], sizes),
         estimates=tuple(_joined_estimates(each) for each in zip(*(r.estimates for r in results), strict=True)),
         how=first.how,
+        optimizer_state=carry.joined([result.optimizer_state for result in results], sizes),
     )
+
+
+def _rows(table: Table, at: Tensor) -> Table:
+    return {name: tensor[at] for name, tensor in table.items()}
+
+
+def _estimate_rows(estimate: Estimate, at: Tensor) -> Estimate:
+    return Estimate(estimate.sigma[at], None if estimate.frozen is None else estimate.frozen[at])
 
 
 def _joined(tables: Sequence[Table]) -> Table:

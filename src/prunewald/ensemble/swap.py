@@ -12,8 +12,9 @@ from prunewald.ensemble import layers
 from prunewald.ensemble.draws import chain, keep
 
 _CALLS = 64  # keys for that many dropouts are drawn in one go
-# How many trailing dimensions one draw covers; None: each element has its own.
-_DROPOUT: dict[Callable[..., Any], int | None] = {F.dropout: None, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3}
+# How many dimensions a batch has, (N, C, ...): torch takes any other input as one sample, (C, ...), but in dropout2d
+# every input as a batch (None).
+_BATCHED: dict[Callable[..., Any], int | None] = {F.dropout1d: 3, F.dropout2d: None, F.dropout3d: 5}
 _FAST: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.conv2d: layers.conv2d,
     F.max_pool2d: layers.max_pool2d,
@@ -21,31 +22,29 @@ _FAST: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 class Swap(TorchFunctionMode):
-    """While active, dropout takes its noise from `key`; `fast`: small layers have kernels of their own."""
+    """While active, dropout takes its noise from `key`, or has none; `fast`: small layers have kernels of their own."""
 
-    def __init__(self, key: Tensor, step: Tensor, fast: bool) -> None:
+    def __init__(self, key: Tensor, step: Tensor, fast: bool, noise: bool = True) -> None:
         super().__init__()
-        self.key, self.step, self.fast = key, step, fast
+        self.key, self.step, self.fast, self.noise = key, step, fast, noise
         self.calls = 0
         self.drawn: list[Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _DROPOUT:
-            return self._dropout(_DROPOUT[func], *args, **kwargs)
+        if func is F.dropout or func in _BATCHED:
+            return self._dropout(func, *args, **kwargs)
         if self.fast and func in _FAST:
             func = _FAST[func]
         return func(*args, **kwargs)
 
     def _dropout(
-        self, spatial: int | None, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+        self, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Tensor:
-        if not training or p == 0:
+        func(input, p, training=False)  # changes nothing: torch's own errors and warnings about p and the shape
+        if not (training and self.noise) or p == 0:
             return input
-        shape = input.shape
-        if spatial is not None:
-            shape = torch.Size([*shape[:-spatial], *[1] * spatial])
-        scale = keep(self._next_key(), shape, p).to(input.dtype) * (0.0 if p == 1 else 1 / (1 - p))
+        scale = keep(self._next_key(), _drawn(func, input.shape), p).to(input.dtype) * (0.0 if p == 1 else 1 / (1 - p))
         return input.mul_(scale) if inplace else input * scale
 
     def _next_key(self) -> Tensor:
@@ -55,3 +54,11 @@ class Swap(TorchFunctionMode):
             self.drawn = list(chain(chain(self.key, self.step), calls[:, None]).unbind(0))
         self.calls += 1
         return self.drawn[at]
+
+
+def _drawn(func: Any, shape: torch.Size) -> torch.Size:
+    """The shape of the noise: each element has its own, or all of a channel have one."""
+    if func is F.dropout:
+        return shape
+    lead = 2 if _BATCHED[func] in (None, len(shape)) else 1
+    return torch.Size([*shape[:lead], *[1] * (len(shape) - lead)])

@@ -1,7 +1,6 @@
 """Many replicas in one step: vmap over stacked weights, one optimizer, and on a GPU one CUDA graph a step."""
 
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -9,10 +8,13 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from prunewald.ensemble.estimates import Replica, unstacked
-from prunewald.ensemble.job import Job, Table, build, initial
+from prunewald.ensemble import carry, estimates
+from prunewald.ensemble.estimates import Estimates
+from prunewald.ensemble.job import Job, Table, initial, ready_model
 from prunewald.ensemble.swap import Swap
 from prunewald.ensemble.trainer import Trainer
+from prunewald.uncertainty import Online
+from prunewald.uncertainty.base import State
 
 _WARM = 3  # steps of a batch size before it is captured: libraries set themselves up in the first ones
 
@@ -21,14 +23,15 @@ class Together(Trainer):
     """Replicas as rows of stacked tensors."""
 
     def __init__(self, job: Job) -> None:
-        model = build(job.make, job.seeds[0]).to(job.device).train()
+        model = ready_model(job)
         state = initial(job)
         trained = {name for name, param in model.named_parameters() if param.requires_grad}
         params = {name: state[name].contiguous().requires_grad_() for name in state if name in trained}
         fixed = {name: tensor for name, tensor in state.items() if name not in trained}
         alive = {name: mask.to(job.device) for name, mask in job.masks.items() if name in trained}
         cuda = job.device.type == "cuda"
-        super().__init__(job, model, params, fixed, alive, fast=cuda)
+        carried = carry.of_all(job.optimizer_state, job.optimizer)
+        super().__init__(job, model, params, fixed, alive, carried, fast=cuda)
         self.fast = cuda
         self.stream = torch.cuda.Stream(job.device) if cuda else None
         self.graphs: dict[int, Graph] = {}
@@ -72,13 +75,16 @@ class Together(Trainer):
         grads = {name: param.grad for name, param in self.params.items()}
         self.graphs[rows.shape[1]] = Graph(graph, static, grads)
 
-    def replicas(self) -> Iterable[Replica]:
-        """Each as views of its rows."""
-        return unstacked(self.params, self.alive, self.states, self.optimizer, len(self.job.seeds))
+    def begin(self, epoch: int) -> None:
+        """Nothing: noise that is not drawn here is an error under vmap."""
+
+    def estimate(self, recipe: Online, state: State) -> Estimates:
+        """Of all at once."""
+        return estimates.of_all(recipe, state, self.params, self.alive, self.optimizer)
 
     def stacked(self, table: Table) -> Table:
-        """They are."""
-        return table
+        """They are, but for the step counts of the optimizer."""
+        return {name: t if t.dim() else t.repeat(len(self.job.seeds)) for name, t in table.items()}
 
     def context(self) -> AbstractContextManager[Any]:
         """Capturing needs a stream of its own, and what is captured must have run there."""

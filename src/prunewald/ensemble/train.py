@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prunewald.ensemble import choose, cluster
-from prunewald.ensemble.job import Job, Loss, Make, Start, masks_of, resolved
+from prunewald.ensemble import carry, choose, cluster
+from prunewald.ensemble.chunks import in_chunks, memory
+from prunewald.ensemble.job import Job, Loss, Start, check_rows, masks_of, resolved
+from prunewald.ensemble.models import Make, separate
 from prunewald.ensemble.recipes import Recipe, RMSprop
 from prunewald.ensemble.result import Result, joined
 from prunewald.ensemble.together import Together
@@ -28,12 +30,15 @@ def train_many(
     y: Tensor,
     *,
     loss: Loss = F.cross_entropy,
-    seeds: Iterable[int] = range(100),
+    seeds: Iterable[int] | None = None,
     epochs: int,
+    first_epoch: int = 0,
     batch_size: int = 128,
     optimizer: Recipe = RMSprop(lr=1e-3),  # noqa: B008 (frozen)
     resample: Tensor | Literal["bootstrap"] | None = None,
     start: Start | Result = "independent",
+    optimizer_state: carry.Carried | None = None,
+    keep_optimizer: bool = False,
     masks: Mapping[str, Tensor] | None = None,
     collect: Online | str | Sequence[Online | str] = (),
     how: How = "auto",
@@ -46,10 +51,16 @@ def train_many(
     """Train one replica of a model for each seed, all at once.
 
     - `make_model`: a function without arguments that builds the model, or a model (its parts need reset_parameters()
-      for start="independent").
+      for start="independent"). Parameters with requires_grad=False keep the values they have there. It is trained as
+      after model.train(), except that parts in eval mode by themselves, in a model that is not, stay so.
+    - `loss`: of a batch, its mean or its sum.
+    - `seeds`: one for each replica, which may repeat; None: those of the result to start from, or range(100).
     - `resample`: "bootstrap" draws each replica's own data with replacement; or rows of the data, (R, m).
     - `start`: "independent" initialisations, the "same" for all, or tensors by name (a state_dict; (R, ...) where each
-      replica has its own; an earlier result to train on).
+      replica has its own; an earlier result to train on, with the optimizer's state if it has kept one).
+    - `keep_optimizer`: the result has the optimizer's state, to train on exactly: after E epochs, with start=result and
+      first_epoch=E, which goes on with their data order and noise. `optimizer_state` gives one apart from a result. At
+      pruned places momentum is forgotten, second moments stay.
     - `masks`: by parameter name, True where a weight lives, for all or (R, ...): the others are and stay zero.
     - `collect`: estimators such as PseudoBootstrap(last=200), for every replica.
     - `how`: "vmap", "loop", or what a trial finds possible and, on a CPU, faster. `chunk`: replicas at once; None: as
@@ -58,8 +69,10 @@ def train_many(
 
     Initialisation, resampling, data order and dropout noise of a replica depend on its own seed only.
     """
+    if seeds is None:
+        seeds = start.seeds if isinstance(start, Result) else range(100)
     job = Job(
-        make=make_model,
+        make=separate(make_model),
         x=x,
         y=y,
         loss=loss,
@@ -72,16 +85,21 @@ def train_many(
         masks={},
         collect=(),
         device=torch.device(x.device if device is None else device),
+        first_epoch=first_epoch,
+        keep_optimizer=keep_optimizer,
     )
     _check(job)
     if how not in ("auto", "vmap", "loop"):
         raise ValueError(f"how={how!r}: must be 'auto', 'vmap' or 'loop'")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk={chunk!r}: must be at least 1")
-    state = start.state if isinstance(start, Result) else start
+    if isinstance(start, Result):
+        optimizer_state = start.optimizer_state if optimizer_state is None else optimizer_state
+        start = start.state
     job = replace(
         job,
-        start=resolved(state, job),
+        start=resolved(start, job),
+        optimizer_state=carry.checked(optimizer_state or {}, job),
         masks=masks_of(masks, job),
         collect=_collectors(collect, job.epochs * job.batches),
     )
@@ -95,50 +113,35 @@ def train_many(
 
 def train(job: Job, how: How, chunk: int | None = None, tick: Callable[[int], object] = bool) -> Result:
     """Train a job here, in as many chunks as memory asks for."""
+    job = replace(job, summed=choose.adds_up(job))
     reason = "asked for" if how == "loop" else ""
     if how == "auto" and (reason := choose.why_alone(job)):
         note(f"prunewald: the replicas are trained one by one, since the model cannot be vectorised: {reason}")
     if not reason and chunk is None:
-        chunk = max(1, min(len(job.seeds), choose.memory(job.device) // choose.footprint(job)))
+        chunk = max(1, min(len(job.seeds), memory(job.device) // choose.footprint(job)))
     if how == "auto" and not reason and job.device.type == "cpu":
         reason = choose.faster_alone(job, min(len(job.seeds), chunk or 1, 8))
     if reason:
         alone = [Alone(job.rows(r, r + 1)).fit(tick) for r in range(len(job.seeds))]
         return replace(joined(alone), how=f"loop: {reason}")
-    return _together(job, chunk or len(job.seeds), tick)
 
+    def part(first: int, last: int) -> Result:
+        torch.cuda.empty_cache()  # nothing can be freed while a graph is captured
+        return Together(job.rows(first, last)).fit(tick)
 
-def _together(job: Job, chunk: int, tick: Callable[[int], object]) -> Result:
-    done: list[Result] = []
-    first = 0
-    while first < len(job.seeds):
-        try:
-            done.append(Together(job.rows(first, first + chunk)).fit(tick))
-            first += chunk
-        except torch.cuda.OutOfMemoryError:
-            if chunk == 1:
-                raise
-            chunk = (chunk + 1) // 2
-        torch.cuda.empty_cache()
-    return joined(done)
+    return joined(in_chunks(part, len(job.seeds), chunk or 1))
 
 
 def _check(job: Job) -> None:
-    for name in ("epochs", "batch_size"):
-        if getattr(job, name) < 1:
-            raise ValueError(f"{name}={getattr(job, name)!r}: must be at least 1")
+    for name, least in (("epochs", 1), ("batch_size", 1), ("first_epoch", 0)):
+        if getattr(job, name) < least:
+            raise ValueError(f"{name}={getattr(job, name)!r}: must be at least {least}")
     if not job.seeds:
         raise ValueError("seeds is empty: give one for each replica, such as range(100)")
     if len(job.x) != len(job.y):
         raise ValueError(f"x has {len(job.x)} rows and y has {len(job.y)}")
     if isinstance(job.resample, Tensor):
-        if job.resample.dim() != 2 or len(job.resample) != len(job.seeds):
-            raise ValueError(
-                f"resample has shape {tuple(job.resample.shape)}: must be ({len(job.seeds)}, m), rows of x a replica"
-            )
-        low, high = (int(end) for end in job.resample.aminmax()) if job.resample.numel() else (0, -1)
-        if not 0 <= low <= high < len(job.x) or job.resample.is_floating_point():
-            raise ValueError(f"resample has rows {low} to {high}: must be whole numbers from 0 to {len(job.x) - 1}")
+        check_rows("resample", job.resample, len(job.seeds), len(job.x))
     elif job.resample not in (None, "bootstrap"):
         raise ValueError(f"resample={job.resample!r}: must be 'bootstrap', None, or rows of the data")
 

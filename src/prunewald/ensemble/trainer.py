@@ -1,19 +1,22 @@
 """Training step by step: what one replica in a plain loop and many together have in common, and the plain loop."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from prunewald.ensemble import draws
-from prunewald.ensemble.estimates import Replica, estimates
-from prunewald.ensemble.job import Job, Table, build, initial, seeded
+from prunewald.ensemble import carry, draws, estimates
+from prunewald.ensemble.estimates import Estimates
+from prunewald.ensemble.job import Job, Table, initial, ready_model
+from prunewald.ensemble.models import seeded, tensors
 from prunewald.ensemble.result import Result
 from prunewald.ensemble.swap import Swap
-from prunewald.optimizers import mean_square_gradient
+from prunewald.optimizers import forget_, mean_square_gradient
+from prunewald.uncertainty import Estimate, Online
+from prunewald.uncertainty.base import State
 from prunewald.weights import zero_
 
 
@@ -22,14 +25,20 @@ class Trainer(ABC):
 
     how = "loop"
 
-    def __init__(self, job: Job, model: nn.Module, params: Table, fixed: Table, alive: Table, fast: bool) -> None:
+    def __init__(
+        self, job: Job, model: nn.Module, params: Table, fixed: Table, alive: Table, carried: carry.Carried, fast: bool
+    ) -> None:
         self.job, self.model, self.params, self.fixed, self.alive = job, model, params, fixed, alive
         self.x, self.y = job.x.to(job.device), job.y.to(job.device)
-        for name, mask in alive.items():
-            zero_(params[name], mask)
+        if not params:
+            raise ValueError("no parameter of the model has requires_grad=True: there is nothing to train")
         self.optimizer = job.optimizer.build(params.values(), fast=fast)
+        if carried:
+            carry.restore_(self.optimizer, params, carried)
+            for name, mask in alive.items():
+                forget_(self.optimizer, params[name], mask)
         self.key = draws.seed_key(job.seeds, draws.NOISE, job.device)
-        self.count = torch.zeros((), dtype=torch.int32, device=job.device)
+        self.count = torch.full((), job.first_epoch * job.batches, dtype=torch.int32, device=job.device)
         self.states = [recipe.init() for recipe in job.collect]
         self.total = torch.zeros(len(job.seeds), dtype=torch.float64, device=job.device)
         self.losses: list[Tensor] = []
@@ -39,8 +48,8 @@ class Trainer(ABC):
         """The loss of each replica, (R,), on its rows of the data, (R, batch)."""
 
     @abstractmethod
-    def replicas(self) -> Iterable[Replica]:
-        """Each replica as an estimator sees it."""
+    def estimate(self, recipe: Online, state: State) -> Estimates:
+        """What an estimator says of each replica, by parameter name."""
 
     @abstractmethod
     def stacked(self, table: Table) -> Table:
@@ -49,6 +58,10 @@ class Trainer(ABC):
     @abstractmethod
     def context(self) -> AbstractContextManager[Any]:
         """What surrounds the whole training."""
+
+    @abstractmethod
+    def begin(self, epoch: int) -> None:
+        """What comes before each epoch."""
 
     def untrained(self) -> Table:
         """Buffers, and parameters without a gradient."""
@@ -70,13 +83,14 @@ class Trainer(ABC):
         losses = self.backward(rows)
         self.optimizer.step()
         self.count += 1
-        self.total += losses * rows.shape[1]
+        self.total += losses if self.job.summed else losses * rows.shape[1]
 
     def fit(self, tick: Callable[[int], object]) -> Result:
         """Train to the end; `tick` is told how many replicas finished an epoch."""
         with self.context():
             sample = self.job.sample()
-            for epoch in range(self.job.epochs):
+            for epoch in range(self.job.first_epoch, self.job.first_epoch + self.job.epochs):
+                self.begin(epoch)
                 for rows in self.job.epoch(epoch, sample):
                     self.step(rows)
                     for recipe, state in zip(self.job.collect, self.states, strict=True):
@@ -99,46 +113,64 @@ class Trainer(ABC):
             buffers=self._cpu({name: state[name] for name, _ in self.model.named_buffers()}),
             losses=torch.stack(self.losses, 1).cpu(),
             second_moment=self._cpu({name: v for name, v in moments.items() if v is not None}),
-            estimates=estimates(self.job.collect, self.replicas()),
+            estimates=tuple(map(self._collected, self.job.collect, self.states)),
             how=self.how,
+            optimizer_state=self._kept() if self.job.keep_optimizer else {},
         )
+
+    def _collected(self, recipe: Online, state: State) -> Estimates:
+        found = self.estimate(recipe, state)
+        return {
+            n: Estimate(sigma.cpu(), None if frozen is None else frozen.cpu()) for n, (sigma, frozen) in found.items()
+        }
+
+    def _kept(self) -> dict[str, Table]:
+        return {name: self._cpu(table) for name, table in carry.kept(self.optimizer, self.params).items()}
 
     def _cpu(self, table: Table) -> Table:
         return {name: tensor.detach().cpu() for name, tensor in self.stacked(table).items()}
 
 
 class Alone(Trainer):
-    """One replica in a plain loop."""
+    """One replica in a plain loop; `noise=False`: without dropout."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, noise: bool = True) -> None:
         assert len(job.seeds) == 1
-        model = build(job.make, job.seeds[0]).to(job.device).train()
-        own = dict((*model.named_parameters(), *model.named_buffers()))
+        self.noise = noise
+        model = ready_model(job)
+        own = tensors(model)
         with torch.no_grad():
             for name, tensor in initial(job).items():
                 own[name].copy_(tensor[0])
         params: Table = {name: param for name, param in model.named_parameters() if param.requires_grad}
         alive = {name: mask[0].to(job.device) for name, mask in job.masks.items() if name in params}
-        super().__init__(job, model, params, {}, alive, fast=False)
+        super().__init__(job, model, params, {}, alive, carry.of_one(job.optimizer_state), fast=False)
 
     def untrained(self) -> Table:
         """Read anew, since a model may put another tensor in a buffer's place."""
-        own = (*self.model.named_parameters(), *self.model.named_buffers())
-        return {name: tensor for name, tensor in own if name not in self.params}
+        return {name: tensor for name, tensor in tensors(self.model).items() if name not in self.params}
 
     def forward(self, rows: Tensor) -> Tensor:
         """The loss, (1,)."""
-        with Swap(self.key[0], self.count, fast=False):
-            return self.job.loss(self.model(self.x[rows[0]]), self.y[rows[0]]).reshape(1)
+        with Swap(self.key[0], self.count, fast=False, noise=self.noise):
+            loss = self.job.loss(self.model(self.x[rows[0]]), self.y[rows[0]])
+        if loss.numel() != 1:
+            raise ValueError(f"loss gives {tuple(loss.shape)}: must be one number a batch, its mean or its sum")
+        return loss.reshape(1)
 
-    def replicas(self) -> Iterable[Replica]:
-        """The one."""
-        return [Replica(self.params, self.alive, self.states, self.optimizer)]
+    def estimate(self, recipe: Online, state: State) -> Estimates:
+        """Of the one."""
+        found = estimates.of_one(recipe, state, self.params, self.alive, self.optimizer)
+        return {name: estimates.stacked([each]) for name, each in found.items()}
 
     def stacked(self, table: Table) -> Table:
         """Tensors with one row."""
         return {name: tensor[None] for name, tensor in table.items()}
 
     def context(self) -> AbstractContextManager[Any]:
-        """Any other randomness of the model starts from the replica's seed too."""
+        """Any other randomness of the model is from the replica's seed too."""
         return seeded(self.job.seeds[0])
+
+    def begin(self, epoch: int) -> None:
+        """It starts anew in each epoch, so that training may stop between two and go on."""
+        torch.manual_seed(draws.other(self.job.seeds[0], epoch))
