@@ -1,14 +1,19 @@
-"""The command line: `prunewald demo`."""
+"""The command line: `prunewald demo`, `prunewald reproduce`, `prunewald results`."""
 
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from prunewald import __version__
+from prunewald.lab import records, summary
 from prunewald.lab.data import DataError
 from prunewald.lab.demo import Demo, farewell, run
+from prunewald.lab.records import ResultsError
+from prunewald.lab.reproduce import Machine, MachineError, describe, needs, pages, reproduce
+from prunewald.lab.settings import EXPERIMENTS, Settings, SettingsError, read_toml, settings
 
 
 class _Parser(argparse.ArgumentParser):
@@ -19,13 +24,14 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     args = _parser().parse_args(argv)
+    command = f"prunewald {args.command}"
     try:
-        _demo(args)
-    except (DataError, _BadValue, OSError, ImportError) as error:
-        print(f"prunewald demo: {error}", file=sys.stderr)
+        {"demo": _demo, "reproduce": _reproduce, "results": _results}[args.command](args)
+    except (DataError, SettingsError, ResultsError, MachineError, _BadValue, OSError, ImportError) as error:
+        print(f"{command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nprunewald demo: stopped", file=sys.stderr)
+        print(f"\n{command}: stopped", file=sys.stderr)
         return 130
     return 0
 
@@ -44,11 +50,48 @@ def _demo(args: argparse.Namespace) -> None:
     print(f"\n{result}\n\n{farewell(result)}")
 
 
+def _reproduce(args: argparse.Namespace) -> None:
+    names = [field.name for field in fields(Settings) if field.name != "experiment"]
+    given = {} if args.config is None else read_toml(args.config)
+    given |= {name: value for name in names if (value := getattr(args, name)) is not None}
+    chosen = settings(args.experiment, args.preset, **given)
+    machine = Machine(**{field.name: getattr(args, field.name) for field in fields(Machine)})
+    print(f"\n{reproduce(chosen, args.out, machine)}")
+
+
+def _results(args: argparse.Namespace) -> None:
+    if args.action == "import":
+        folder, new = records.import_(args.folder, args.file or Path("results"))
+        print(f"{new} new records in {folder}")
+    elif args.action == "export":
+        if args.file is None:
+            raise ResultsError("export needs a file to write, such as results.tar.xz")
+        print(f"{records.export(args.folder, args.file)} records in {args.file}")
+    elif args.action == "choose":
+        for row, value in summary.choice(records.read_folder(args.folder)):
+            print(f"{value:7.2f} % of the validation data  {row}")
+    else:
+        try:
+            print("\n".join(map(str, pages(args.folder))) if args.action == "pages" else describe(args.folder))
+        except ImportError as error:
+            raise ImportError(needs(error)) from error
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="prunewald", description="Prune neural networks by magnitude and uncertainty.")
     parser.add_argument("--version", action="version", version=f"prunewald {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser("demo", help="train, prune, retrain and compare, in about two minutes")
+    _demo_flags(commands.add_parser("demo", help="train, prune, retrain and compare, in about two minutes"))
+    _reproduce_flags(commands.add_parser("reproduce", help="the paper's experiments", allow_abbrev=False))
+    results = commands.add_parser("results", help="tables of results; pack and unpack them")
+    results.add_argument("action", choices=["table", "pages", "choose", "export", "import"])
+    results.add_argument("folder", type=Path, help="the results' folder; for import, the archive")
+    where = "export: the archive to write; import: where the folder goes (default ./results)"
+    results.add_argument("file", type=Path, nargs="?", help=where)
+    return parser
+
+
+def _demo_flags(demo: argparse.ArgumentParser) -> None:
     demo.add_argument("--seeds", type=int, default=Demo.seeds, help="networks to train (default %(default)s)")
     demo.add_argument("--epochs", type=int, default=Demo.epochs, help="epochs of training (default %(default)s)")
     demo.add_argument(
@@ -63,7 +106,34 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--data", type=Path, metavar="DIR", help="the full Fashion-MNIST (default: the embedded part)")
     demo.add_argument("--out", type=Path, default=Demo.out, metavar="DIR", help="where the files go (default ./demo)")
     demo.add_argument("--workers", type=int, default=0, help="processes (default: one a processor)")
-    return parser
+
+
+def _reproduce_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("experiment", help=", ".join(EXPERIMENTS))
+    parser.add_argument("--preset", default="quick", help="quick (minutes on two cores) or paper (default %(default)s)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a TOML file; a flag overrides it")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="(default ./results)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="the data (default: $PRUNEWALD_DATA)")
+    parser.add_argument("--device", help="cpu or cuda (default: a GPU where there is one)")
+    parser.add_argument("--executor", choices=["ray"], help="divide the networks over a Ray cluster")
+    parser.add_argument("--address", help="of the Ray cluster (default: this machine)")
+    parser.add_argument("--workers", type=int, default=0, help="processes on a CPU (default: one a processor)")
+    parser.add_argument("--piece", type=int, default=0, help="networks trained between two savings (default: all)")
+    parser.add_argument("--minutes", type=float, help="stop after the piece in which they are over, to go on later")
+    group = parser.add_argument_group("settings, instead of the preset's")
+    for field in fields(Settings):
+        if field.name != "experiment":
+            group.add_argument(f"--{field.name.replace('_', '-')}", **_flag_of(field))
+
+
+def _flag_of(field: Any) -> dict[str, Any]:
+    many = {"rows": str, "levels": float}
+    if field.name in many:
+        return {"nargs": "+", "type": many[field.name]}
+    if field.type is bool:
+        return {"action": argparse.BooleanOptionalAction, "default": None}
+    default = "" if field.default is MISSING else f"(default {field.default})"
+    return {"type": field.type, "help": default}
 
 
 if __name__ == "__main__":

@@ -1,19 +1,92 @@
+import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.func import functional_call, grad, stack_module_state, vmap
 
-from prunewald.lab.models import PaperCnn
+from prunewald.lab.models import Mlp, PaperCnn, SmallAlexNet, Vgg11
 
-
-def test_parameters_are_the_papers() -> None:
-    model = PaperCnn()
-    assert sum(p.numel() for p in model.parameters()) == 9660
-    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    assert sum(module.weight.numel() for module in linear) == 8928
-    assert model(torch.zeros(3, 1, 28, 28)).shape == (3, 10)
+SMALL = [(PaperCnn, (1, 28, 28)), (SmallAlexNet, (3, 32, 32)), (Mlp, (1, 28, 28))]
+ALL = [*SMALL, (lambda dropout=0.5: Vgg11(7, side=32, dropout=dropout), (3, 32, 32))]
 
 
-def test_dropout_is_an_argument() -> None:
-    assert PaperCnn(0.25).dropout.p == 0.25
-    x = torch.rand(4, 1, 28, 28)
-    model = PaperCnn(0.0)
-    assert torch.equal(model(x), model(x))
+def dense_weights(model: nn.Module) -> int:
+    return sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_counts_are_the_papers() -> None:
+    assert (parameters(PaperCnn()), dense_weights(PaperCnn())) == (9660, 8928)
+    assert dense_weights(SmallAlexNet()) == 1_706_496
+    assert dense_weights(Mlp()) == 1_455_104
+
+
+def test_vgg_follows_the_size_of_the_images() -> None:
+    with torch.device("meta"):
+        assert dense_weights(Vgg11()) == 25_575_424
+        assert dense_weights(Vgg11(side=224)) == 119_947_264
+        assert parameters(Vgg11(1000, side=224)) == 132_863_336  # torchvision's
+        assert Vgg11(side=96)(torch.zeros(2, 3, 96, 96)).shape == (2, 100)
+
+
+def test_vgg_has_torchvisions_names() -> None:
+    with torch.device("meta"):
+        names = Vgg11().state_dict()
+    layers = [f"features.{i}" for i in (0, 3, 6, 8, 11, 13, 16, 18)] + [f"classifier.{i}" for i in (0, 3, 6)]
+    assert list(names) == [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]
+
+
+@pytest.mark.parametrize("side", [0, 28, 50, -32])
+def test_vgg_refuses_other_sizes(side: int) -> None:
+    with pytest.raises(ValueError, match=f"side {side}: give a multiple of 32"):
+        Vgg11(side=side)
+
+
+@pytest.mark.parametrize(("make", "shape"), ALL)
+def test_shapes(make, shape) -> None:
+    model = make().eval()
+    logits = model(torch.zeros(3, *shape))
+    assert logits.shape == (3, 7 if isinstance(model, Vgg11) else 10)
+    assert not isinstance(list(model.modules())[-1], nn.ReLU | nn.MaxPool2d)
+
+
+@pytest.mark.parametrize(("make", "shape"), ALL)
+def test_dropout_is_an_argument_and_stands_between_dense_layers(make, shape) -> None:
+    x = torch.rand(4, *shape)
+    plain = make(dropout=0.0)
+    assert torch.equal(plain(x), plain(x))
+    noisy = make(dropout=0.5)
+    assert {module.p for module in noisy.modules() if isinstance(module, nn.Dropout)} == {0.5}
+    assert not torch.equal(noisy(x), noisy(x))
+    noisy.eval()
+    assert torch.equal(noisy(x), noisy(x))
+
+
+def test_pooling_before_relu_is_the_same_function() -> None:
+    model, x = SmallAlexNet().eval(), torch.rand(4, 3, 32, 32)
+    expected = x
+    for layer in model.features:
+        if isinstance(layer, nn.Conv2d):
+            expected = F.max_pool2d(F.relu(layer(expected)), 2)
+    torch.testing.assert_close(model.features(x), expected)
+    assert expected.shape == (4, 128, 4, 4)
+
+
+@pytest.mark.parametrize(("make", "shape"), ALL)
+def test_many_at_once(make, shape) -> None:
+    """vmap over the weights of two networks gives each one's own gradients."""
+    models = [make(dropout=0.0) for _ in range(2)]
+    x, y = torch.rand(2, 3, *shape), torch.tensor([0, 3, 6])
+    weights, _ = stack_module_state(models)
+
+    def loss(parameters, images):
+        return F.cross_entropy(functional_call(models[0], parameters, images), y)
+
+    found = vmap(grad(loss), randomness="different")(weights, x)
+    for i, model in enumerate(models):
+        F.cross_entropy(model(x[i]), y).backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(found[name][i], parameter.grad, rtol=1e-3, atol=1e-5)

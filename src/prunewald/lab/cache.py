@@ -1,0 +1,75 @@
+"""Trained networks on disk, one file a network, so that a run that was stopped need not train them again."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prunewald.ensemble import Result
+from prunewald.ensemble.result import joined
+from prunewald.files import replacing
+from prunewald.lab.records import ResultsError
+from prunewald.uncertainty import Estimate
+
+
+class Cache:
+    """Networks by name and seed in a folder, each with the masks it was trained with, if any."""
+
+    def __init__(self, folder: Path, make: Any) -> None:
+        self._folder, self._make = folder, make
+
+    def has(self, name: str, seed: int) -> bool:
+        """Whether a network is there."""
+        return self._path(name, seed).exists()
+
+    def save(self, name: str, result: Result, masks: Mapping[str, Tensor] | None = None) -> None:
+        """Keep each network of a result."""
+        for r, seed in enumerate(result.seeds):
+            path = self._path(name, seed)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            own = {n: mask[r].clone() for n, mask in (masks or {}).items()}
+            with replacing(path) as file:
+                torch.save(_tables(result.rows([r])) | {"masks": own}, file)
+
+    def load(self, name: str, seeds: Sequence[int]) -> Result:
+        """These networks as one result."""
+        return joined([self._result(name, seed) for seed in seeds])
+
+    def masks(self, name: str, seed: int) -> dict[str, Tensor]:
+        """The masks of one network."""
+        return dict(self._read(name, seed)["masks"])
+
+    def drop(self, name: str, seed: int) -> None:
+        """Forget a network that nothing needs any more."""
+        self._path(name, seed).unlink(missing_ok=True)
+
+    def _result(self, name: str, seed: int) -> Result:
+        tables = self._read(name, seed)
+        estimates = tuple({n: Estimate(*e) for n, e in table.items()} for table in tables["estimates"])
+        own = {key: table for key, table in tables.items() if key not in ("estimates", "masks")}
+        return Result(make=self._make, seeds=(seed,), estimates=estimates, second_moment={}, **own)
+
+    def _read(self, name: str, seed: int) -> dict[str, Any]:
+        path = self._path(name, seed)
+        try:
+            return dict(torch.load(path, weights_only=True))
+        except (RuntimeError, EOFError, UnpicklingError, ValueError, TypeError) as error:
+            said = str(error).splitlines()[:1]
+            raise ResultsError(f"{path} is no trained network ({said}): delete it to train it again") from error
+
+    def _path(self, name: str, seed: int) -> Path:
+        return self._folder / name.replace(":", "_") / f"{seed:05}.pt"
+
+
+def _tables(one: Result) -> dict[str, Any]:
+    return {
+        "params": one.params,
+        "buffers": one.buffers,
+        "losses": one.losses,
+        "estimates": [{n: tuple(e) for n, e in table.items()} for table in one.estimates],
+        "how": one.how,
+        "optimizer_state": one.optimizer_state,
+    }

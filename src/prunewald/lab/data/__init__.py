@@ -1,0 +1,26 @@
+"""The data of the paper's experiments, as tensors of bytes, read from the layouts their publishers use."""
+
+from prunewald.lab.data.carried import EMBEDDED, embedded
+from prunewald.lab.data.catalogue import NAMES, VARIABLE, load
+from prunewald.lab.data.fashion import fashion_mnist, read_folder
+from prunewald.lab.data.parts import DataError, Dataset, Part, Raw, scaled
+from prunewald.lab.data.splits import RULES, Rule, Split, split
+
+__all__ = [
+    "EMBEDDED",
+    "NAMES",
+    "RULES",
+    "VARIABLE",
+    "DataError",
+    "Dataset",
+    "Part",
+    "Raw",
+    "Rule",
+    "Split",
+    "embedded",
+    "fashion_mnist",
+    "load",
+    "read_folder",
+    "scaled",
+    "split",
+]

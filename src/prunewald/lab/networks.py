@@ -1,0 +1,147 @@
+"""Networks of one experiment: what they are trained on, and how many of them are trained and measured at once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import prunewald as pw
+from prunewald.ensemble import Result, RMSprop, train_many
+from prunewald.ensemble.chunks import memory
+from prunewald.ensemble.evaluation import accuracies
+from prunewald.ensemble.models import build, tensors
+from prunewald.lab.data import Raw, split
+from prunewald.lab.models import Mlp, PaperCnn, SmallAlexNet, Vgg11
+from prunewald.lab.settings import Settings
+
+Table = dict[str, Tensor]
+COLLECTED = ("pseudo", "moment", "every")  # in this order; a retraining has the first two
+
+
+def model_of(settings: Settings, classes: int) -> Callable[[], nn.Module]:
+    """What builds the experiment's network."""
+    if settings.experiment == "imagenet100":
+        return partial(Vgg11, classes, settings.side, settings.dropout)
+    kinds: dict[str, Callable[..., nn.Module]] = {"fashion-mnist": PaperCnn, "cifar10": SmallAlexNet, "mnist": Mlp}
+    return partial(kinds[settings.experiment], settings.dropout)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Trains and measures networks by their seeds; all data lie on the device, as numbers in [0, 1]."""
+
+    settings: Settings
+    make: Callable[[], nn.Module]
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    raw: Raw
+    how: dict[str, Any]  # more arguments of train_many: executor, address, progress
+
+    @classmethod
+    def of(cls, settings: Settings, raw: Raw, device: torch.device, **how: Any) -> "Networks":
+        """Put the data on the device."""
+        x, test = (part.x.to(device).float().div_(255) for part in (raw.train, raw.test))
+        if device.type == "cpu":
+            # The faster way for every network here; and what the clock decides would not be the same in every run.
+            how = {"how": "loop"} | how
+        make = model_of(settings, len(raw.classes))
+        return cls(settings, make, x, raw.train.y.to(device), test, raw.test.y.to(device), raw, how)
+
+    @cached_property
+    def most(self) -> int:
+        """How many networks main memory can hold with all that is kept of them, at most a thousand."""
+        parameters = sum(param.numel() for param in build(self.make, 0).parameters())
+        # Weights, moments and masks before and after, and three estimates.
+        return max(1, min(1000, memory(torch.device("cpu")) // (64 * parameters)))
+
+    def _steps(self, epochs: int) -> int:
+        return epochs * -(-self.train_rows([0]).shape[1] // self.settings.batch_size)
+
+    def train_rows(self, seeds: Sequence[int]) -> Tensor:
+        """Which images each network is trained on."""
+        rows = torch.stack([split(self.raw, seed).train for seed in seeds])
+        count = min(self.settings.images or rows.shape[1], rows.shape[1])
+        return rows[:, torch.arange(count) * rows.shape[1] // count]  # of all classes, also where they are in order
+
+    def dense(self, seeds: Sequence[int]) -> Result:
+        """Networks from scratch; on the way `COLLECTED` is collected."""
+        epochs, last = self.settings.epochs, min(self.settings.last, self._steps(self.settings.epochs))
+        every = pw.PseudoBootstrap(every=max(1, self._steps(epochs) // last))
+        collect = [pw.PseudoBootstrap(last=last), pw.SecondMoment(), every]
+        return self._train(seeds, self.train_rows(seeds), epochs, collect=collect)
+
+    def retrained(self, start: Result, masks: Table, first_epoch: int, *, collect: bool) -> Result:
+        """The same networks trained on with what the masks leave; those of one seed see the same batches."""
+        epochs = self.settings.retrain_epochs
+        last = min(self.settings.last, self._steps(epochs))
+        window = [pw.PseudoBootstrap(last=last), pw.SecondMoment()] if collect else []
+        rows = self.train_rows(start.seeds)
+        return self._train(start.seeds, rows, epochs, start=start, masks=masks, first_epoch=first_epoch, collect=window)
+
+    def replicas(self, trained: Result, start: str, count: int) -> Result:
+        """Bootstrap replicas of each network: `count` rows a network, in their order."""
+        rows, seeds = [], []
+        for seed, own in zip(trained.seeds, self.train_rows(trained.seeds), strict=True):
+            generator = torch.Generator().manual_seed(seed)
+            rows.append(own[torch.randint(len(own), (count, len(own)), generator=generator)])
+            seeds += [1_000_000 + 1000 * seed + b for b in range(count)]
+        each = torch.arange(len(trained)).repeat_interleave(count)
+        epochs = self.settings.epochs
+        if start == "warm":
+            tenth = max(1, epochs // 10)
+            begin: Any = trained.rows(each, seeds)
+            return self._train(seeds, torch.cat(rows), tenth, start=begin, first_epoch=epochs)
+        # The same start: the initialisation of the network itself.
+        begin = "independent" if start == "independent" else self._initial(trained.seeds, each)
+        return self._train(seeds, torch.cat(rows), epochs, start=begin)
+
+    def _initial(self, seeds: Sequence[int], each: Tensor) -> Table:
+        built = [tensors(build(self.make, seed)) for seed in seeds]
+        return {name: torch.stack([b[name].detach() for b in built])[each] for name in built[0]}
+
+    def _train(self, seeds: Sequence[int], rows: Tensor, epochs: int, **more: Any) -> Result:
+        return train_many(
+            self.make,
+            self.x,
+            self.y,
+            seeds=seeds,
+            resample=rows,
+            epochs=epochs,
+            batch_size=self.settings.batch_size,
+            optimizer=RMSprop(lr=self.settings.lr),
+            keep_optimizer=True,
+            **more,
+            **self.how,
+        )
+
+    def test(self, state: Table) -> list[float]:
+        """Test accuracies."""
+        return [float(a) for a in accuracies(self.make, state, self.test_x, self.test_y)]
+
+    def validation(self, state: Table, seeds: Sequence[int]) -> list[float]:
+        """Accuracies on each network's own validation images."""
+        rows = torch.stack([split(self.raw, seed).val for seed in seeds])
+        return [float(a) for a in accuracies(self.make, state, self.x, self.y, rows=rows)]
+
+    def costs(self) -> dict[str, int]:
+        """Multiplications of each layer's weight for one image, by parameter name."""
+        model, found = build(self.make, 0).eval(), {}
+
+        def count(name: str) -> Callable[[Any, Any, Tensor], None]:
+            def hook(module: Any, inputs: Any, output: Tensor) -> None:
+                uses = output[0].numel() // output.shape[1] if output.dim() > 2 else 1
+                found[f"{name}.weight"] = module.weight.numel() * uses
+
+            return hook
+
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                module.register_forward_hook(count(name))
+        with torch.no_grad():
+            model(self.x[:1].cpu())
+        return found

@@ -1,0 +1,222 @@
+"""Results, one file each: a record is written whole when it is finished, and named by what it is of.
+
+A folder of results has a `settings.json` and `records/ROW/SEED-LEVEL.json`. Runs may share it, and folders of several
+machines merge by copying, since the same record has the same name everywhere.
+"""
+
+import io
+import json
+import lzma
+import math
+import tarfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from prunewald.files import replacing
+from prunewald.lab.rows import parse
+from prunewald.lab.settings import Settings
+
+FORMAT = "prunewald results 1"
+_LARGEST = 1 << 16  # bytes of a record, more than enough
+
+
+class ResultsError(ValueError):
+    """A results folder or archive that is damaged, or of something else."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """Which result: a network, a row, a level."""
+
+    seed: int
+    row: str
+    level: float
+
+    @property
+    def path(self) -> str:
+        """Within the folder."""
+        return f"records/{self.row.replace(':', '_')}/{self.seed:05}-{self.level:g}.json"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One network pruned by one row to one level. Accuracies are shares; of the test set, unless they say otherwise."""
+
+    seed: int
+    row: str
+    level: float
+    dense: float  # before pruning
+    pruned: float  # at once
+    retrained: float
+    validation: float  # after retraining
+    sparsity: float  # of the dense layers' weights
+    compression: float  # all parameters over those left
+    speedup: float  # theoretical: multiplications, dense over sparse
+    overlap: float  # of the mask with magnitude's
+    frozen: float | None  # among the weights kept, the share that no gradient reached
+    environment: dict[str, Any]
+
+    @property
+    def key(self) -> Key:
+        """Which result it is."""
+        return Key(self.seed, self.row, self.level)
+
+
+class Results:
+    """A folder of records of one experiment with one identity."""
+
+    def __init__(self, out: str | Path, settings: Settings, source: str) -> None:
+        self.folder = Path(out) / settings.name
+        # Through JSON, so that it is what the file gives back.
+        here = json.loads(json.dumps({"format": FORMAT, "data": source, "identity": settings.identity()}))
+        file = self.folder / "settings.json"
+        if not file.exists() and any(self.folder.glob("records/*")) and not file.exists():
+            raise ResultsError(f"{self.folder} has records and no settings.json: give another --out")
+        if file.exists():
+            _check_same(file, here)
+            return
+        (self.folder / "records").mkdir(parents=True, exist_ok=True)
+        with replacing(file) as out_file:
+            out_file.write(json.dumps(here, indent=1, sort_keys=True).encode())
+
+    def has(self, key: Key) -> bool:
+        """Whether a result is finished."""
+        return (self.folder / key.path).exists()
+
+    def write(self, record: Record) -> None:
+        """Keep a finished result, unless there is one."""
+        path = self.folder / record.key.path
+        if path.exists():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write((json.dumps(asdict(record), allow_nan=False) + "\n").encode())
+
+    def read(self) -> list[Record]:
+        """All finished results, in order."""
+        return read_folder(self.folder)
+
+
+def _check_same(file: Path, here: dict[str, Any]) -> None:
+    """A folder of other settings is left alone."""
+    there = _settings(file.read_bytes(), file)
+    flat, mine = ({**each, **each["identity"], "identity": None} for each in (there, here))
+    for name in sorted(flat.keys() | mine.keys()):
+        if flat.get(name) != mine.get(name):
+            raise ResultsError(
+                f"{file} was written by other code, for other settings or other data: its {name} is "
+                f"{flat.get(name)!r}, not {mine.get(name)!r}; give another --out; nothing was changed"
+            )
+
+
+def _settings(content: bytes, where: object) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except ValueError as error:
+        raise ResultsError(f"{where} is damaged ({error})") from error
+    if not (isinstance(found, dict) and isinstance(found.get("identity"), dict) and found.get("format") == FORMAT):
+        raise ResultsError(f"{where} was written by other code: it is not of the form {FORMAT!r}")
+    return found
+
+
+def experiment_of(folder: str | Path) -> str:
+    """Which experiment a results folder is of."""
+    file = Path(folder) / "settings.json"
+    if not file.is_file():
+        raise ResultsError(f"{folder} is no results folder: it has no settings.json")
+    return str(_settings(file.read_bytes(), file)["identity"]["experiment"])
+
+
+def read_folder(folder: str | Path) -> list[Record]:
+    """All records of a folder, of whatever settings, in order."""
+    experiment_of(folder)
+    return sorted(_records(Path(folder)), key=lambda r: (r.row, r.level, r.seed))
+
+
+def _records(root: Path) -> Iterator[Record]:
+    for path in root.glob("records/*/*.json"):
+        try:
+            yield _record(path.read_bytes(), path.relative_to(root).as_posix())
+        except ResultsError as error:
+            raise ResultsError(f"{path} {error}: delete it to compute it again") from error
+
+
+def _record(content: bytes, name: str) -> Record:
+    """A record that was read under a name."""
+    try:
+        record = Record(**json.loads(content))
+        for field in fields(Record):
+            value = getattr(record, field.name)
+            if field.type is float and not (isinstance(value, int | float) and math.isfinite(value)):
+                raise TypeError(f"{field.name} is {value!r}")
+        own = Key(int(record.seed), parse(record.row).text, float(record.level)).path
+    except (ValueError, TypeError) as error:
+        raise ResultsError(f"is no record ({error})") from error
+    if own != name:
+        raise ResultsError(f"holds the record of {own}")
+    return record
+
+
+def export(folder: str | Path, archive: str | Path) -> int:
+    """Pack a results folder into one archive (.tar.xz), the same bytes for the same results; returns the records."""
+    root = Path(folder)
+    records = read_folder(root)
+    if Path(archive).exists():
+        raise ResultsError(f"{archive} is there already: give another name")
+    names = ["settings.json", *sorted(record.key.path for record in records)]
+    with replacing(archive) as file, tarfile.open(fileobj=file, mode="w:xz", format=tarfile.USTAR_FORMAT) as tar:
+        for name in names:
+            content = (root / name).read_bytes()
+            entry = tarfile.TarInfo(f"{root.resolve().name}/{name}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return len(records)
+
+
+def import_(archive: str | Path, out: str | Path) -> tuple[Path, int]:
+    """Unpack an archive beside what is there: records that are there stay; returns the folder and the new records."""
+    try:
+        with tarfile.open(archive, mode="r:xz") as tar:
+            entries = {entry.name: _content(tar, entry) for entry in tar}
+        root, files = _checked(entries)
+    except (tarfile.TarError, EOFError, OSError, lzma.LZMAError, ResultsError) as error:
+        raise ResultsError(f"{archive} is no archive of results: {error}") from error
+    folder = Path(out) / root
+    mine = folder / "settings.json"
+    if mine.exists():
+        _check_same(mine, _settings(files["settings.json"], archive))
+    new = [path for path in files if not (folder / path).exists()]
+    for path in new:  # the settings first, as a run does
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / path) as file:
+            file.write(files[path])
+    return folder, len([path for path in new if path != "settings.json"])
+
+
+def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(entry) if entry.isfile() and entry.size <= _LARGEST else None
+    if file is None:
+        raise ResultsError(f"{entry.name!r} in it is no plain file of at most {_LARGEST:,} bytes")
+    return file.read()
+
+
+def _checked(entries: dict[str, bytes]) -> tuple[str, dict[str, bytes]]:
+    """The folder's name and its files, settings first, none of which may lead elsewhere."""
+    roots = {name.split("/")[0] for name in entries}
+    root = roots.pop() if len(roots) == 1 else ""
+    if root in ("", ".", "..") or "\\" in root or f"{root}/settings.json" not in entries:
+        raise ResultsError(f"it does not hold one results folder, but {sorted(entries)[:3]}")
+    settings = entries[f"{root}/settings.json"]
+    _settings(settings, "its settings.json")
+    files = {"settings.json": settings}
+    for path, content in sorted(entries.items()):
+        name = path.removeprefix(f"{root}/")
+        if name != "settings.json":
+            try:
+                _record(content, name)  # whose name is made of a row that is known, a seed and a level
+            except ResultsError as error:
+                raise ResultsError(f"{name!r} {error}") from error
+            files[name] = content
+    return root, files

@@ -1,0 +1,165 @@
+"""The rows of a table: a criterion, and where its sigma comes from, spelled in a few letters.
+
+`abs`, `random`, `dense` (nothing pruned, the same extra epochs), or `SIGMA:LAMBDA` with SIGMA one of `pseudo` (the last
+B steps), `every` (B steps over the whole training), `moment`, `bootstrap` (independent initialisations),
+`bootstrap-same`, `bootstrap-warm`; then, each after a colon, `formula` (the paper's, frozen weights by the formula),
+`permuted` (sigma shuffled among each layer's surviving weights) or `inverted` (the lowest scores are kept).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import prunewald as pw
+from prunewald.lab.settings import Settings, SettingsError
+
+REFERENCE, CONTROL = "abs", "dense"
+SIGMAS = ("pseudo", "every", "moment", "bootstrap", "bootstrap-same", "bootstrap-warm")
+_EACH_ROUND = ("pseudo", "moment")  # what a retraining collects, so that an iterative run can estimate anew
+_MARKS = ("formula", "permuted", "inverted")
+_NAMES = {
+    "abs": "ABS",
+    "random": "random",
+    "dense": "dense, extra epochs",
+    "pseudo": "M&U pseudo bootstrap",
+    "every": "M&U every k-th step",
+    "moment": "M&U second moment",
+    "bootstrap": "M&U bootstrap",
+    "bootstrap-same": "M&U bootstrap, same start",
+    "bootstrap-warm": "M&U bootstrap, warm start",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method."""
+
+    sigma: str  # or abs, random, dense
+    lam: float = 0.0
+    marks: frozenset[str] = frozenset()
+
+    @property
+    def text(self) -> str:
+        """Its short spelling, the same for the same method."""
+        if self.sigma not in SIGMAS:
+            return self.sigma
+        return ":".join([self.sigma, _short(self.lam), *(mark for mark in _MARKS if mark in self.marks)])
+
+    @property
+    def label(self) -> str:
+        """As tables name it."""
+        name = _NAMES[self.sigma]
+        if self.sigma not in SIGMAS:
+            return name
+        marks = [mark for mark in _MARKS if mark in self.marks]
+        return ", ".join([f"{name} λ*={_short(self.lam)}", *marks])
+
+    @property
+    def bootstraps(self) -> bool:
+        """Whether replicas are trained for it."""
+        return self.sigma.startswith("bootstrap")
+
+    @property
+    def start(self) -> str:
+        """Where the replicas of its bootstrap start."""
+        return self.sigma.removeprefix("bootstrap").removeprefix("-") or "independent"
+
+    def criterion(self, seed: int) -> Any:
+        """What scores the weights of one network."""
+        if self.sigma == "abs":
+            return pw.Magnitude()
+        if self.sigma == "random":
+            return pw.Random(seed)
+        plain = pw.MagnitudeUncertainty(lam=self.lam, frozen="formula" if "formula" in self.marks else "first")
+        return Inverted(plain) if "inverted" in self.marks else plain
+
+
+@dataclass(frozen=True)
+class Inverted:
+    """Another criterion upside down."""
+
+    of: Any
+    uses_sigma = True
+
+    def __call__(self, stats: pw.WeightStats) -> Tensor:
+        """The negative score."""
+        score: Tensor = self.of(stats)
+        return score.neg()
+
+
+def parse(text: str) -> Row:
+    """A row from its spelling."""
+    head, *rest = text.split(":")
+    if head in (REFERENCE, CONTROL, "random") and not rest:
+        return Row(head)
+    if head not in SIGMAS or not rest:
+        known = ", ".join((REFERENCE, "random", CONTROL, *(f"{sigma}:LAMBDA" for sigma in SIGMAS)))
+        raise SettingsError(f"unknown row {text!r}; known: {known}; then :{', :'.join(_MARKS)}")
+    try:
+        lam = float(rest[0])
+    except ValueError:
+        raise SettingsError(f"row {text!r}: {rest[0]!r} is no lambda*, give a number as in {head}:0.1") from None
+    if not 0 <= lam < float("inf"):
+        raise SettingsError(f"row {text!r}: lambda* must be at least 0")
+    if unknown := set(rest[1:]) - set(_MARKS):
+        raise SettingsError(f"row {text!r}: unknown mark {sorted(unknown)[0]!r}; known: {', '.join(_MARKS)}")
+    if head == "moment" and "formula" in rest[1:]:
+        raise SettingsError(f"row {text!r}: leave out formula, since this sigma is infinite where no gradient came")
+    return Row(head, lam, frozenset(rest[1:]))
+
+
+def rows_of(settings: Settings) -> list[Row]:
+    """The rows asked for, after the dense control."""
+    rows = [parse(text) for text in settings.rows]
+    if twice := [row for place, row in enumerate(rows) if row in rows[:place]]:
+        raise SettingsError(f"--rows {' '.join(settings.rows)}: {twice[0].text} is there twice")
+    for row in rows:
+        if settings.iterative and row.sigma in SIGMAS and row.sigma not in _EACH_ROUND:
+            raise SettingsError(
+                f"row {row.text!r} in an iterative run, which estimates sigma anew in each round: give "
+                f"{' or '.join(_EACH_ROUND)}"
+            )
+    return [Row(CONTROL), *(row for row in rows if row.sigma != CONTROL)]
+
+
+def choose(row: Row, model: nn.Module, level: float, seed: int, sigma: Mapping[str, Tensor], alive: Any) -> Any:
+    """The masks of one network pruned to a level, and the report. `alive`: the masks of an earlier round, or None."""
+    given: dict[str, Any] = {"targets": [nn.Linear], "criterion": row.criterion(seed)}
+    if row.sigma in SIGMAS:
+        given["uncertainty"] = _permuted(sigma, seed, alive) if "permuted" in row.marks else dict(sigma)
+    pruner = pw.Pruner(model, **given)
+    if alive is not None:
+        pruner.impose(alive)
+    masks, report = pruner.choose(level)
+    pruner.detach()
+    return masks, report
+
+
+def prepared(row: Row, sigma: Tensor, frozen: Tensor | None) -> Tensor:
+    """Sigma as the row takes it: unless the formula decides, what no gradient reached is wholly uncertain."""
+    if frozen is None or "formula" in row.marks:
+        return sigma
+    # An infinite sigma gives tau = 0, and ties are broken by |w|: frozen first, as the Pruner's own estimators do.
+    return sigma.masked_fill(frozen, torch.inf)
+
+
+def _permuted(sigma: Mapping[str, Tensor], seed: int, alive: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = {}
+    for name, own in sigma.items():
+        flat = own.flatten().clone()
+        living = torch.arange(flat.numel()) if alive is None else alive[name].flatten().nonzero().flatten()
+        flat[living] = flat[living[torch.randperm(len(living), generator=generator)]]
+        shuffled[name] = flat.view_as(own)
+    return shuffled
+
+
+def _short(number: float) -> str:
+    """0.01, 1e-4: the shortest spelling."""
+    plain = repr(number).removesuffix(".0")
+    mantissa, _, power = f"{number:e}".partition("e")
+    short = f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
+    return short if float(short) == number and len(short) < len(plain) else plain

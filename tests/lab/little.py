@@ -1,0 +1,65 @@
+"""An experiment of seconds: few images, no dropout, the paper's networks and the lab's own code."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from prunewald.lab.cache import Cache
+from prunewald.lab.data import Part, Raw, Rule
+from prunewald.lab.data.splits import RULES
+from prunewald.lab.networks import Networks
+from prunewald.lab.protocol import Protocol
+from prunewald.lab.records import Record, Results
+from prunewald.lab.settings import Settings, settings
+
+
+def raw(name: str = "fashion-mnist") -> Raw:
+    """Noisy images of ten patterns, a few of each."""
+    generator = torch.Generator().manual_seed(3)
+    patterns = torch.rand(10, 1, 28, 28, generator=generator)
+
+    def part(each: int) -> Part:
+        y = torch.arange(10).repeat_interleave(each)
+        noise = torch.rand(len(y), 1, 28, 28, generator=generator)
+        return Part((255 * (0.4 * patterns[y] + 0.6 * noise)).byte(), y)
+
+    return Raw(name, "ten patterns", tuple("0123456789"), part(16), part(12))
+
+
+@pytest.fixture
+def rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits for so few images."""
+    monkeypatch.setitem(RULES, "fashion-mnist", Rule(val=20, per_class=14))
+    monkeypatch.setitem(RULES, "mnist", Rule(val=20))
+
+
+def little(experiment: str = "fashion-mnist", **given: Any) -> Settings:
+    """Settings of seconds."""
+    plain = {"epochs": 3, "retrain_epochs": 2, "repetitions": 2, "batch_size": 16, "levels": (0.5, 0.9), "last": 10}
+    plain |= {"rows": ("abs", "moment:1"), "dropout": 0.0}
+    return settings(experiment, **(plain | given))
+
+
+def protocol(out: Path, chosen: Settings, said: list[str] | None = None, **given: Any) -> Protocol:
+    """The experiment of these settings in a folder; what it says goes into a list."""
+    data = raw(chosen.experiment)
+    networks = Networks.of(chosen, data, torch.device("cpu"), progress=False)
+    results = Results(out, chosen, data.source)
+    cache = Cache(results.folder / "networks", networks.make)
+    plain: dict[str, Any] = {"seeds": chosen.seeds, "piece": 1000, "deadline": math.inf, "environment": {}}
+    return Protocol(networks, results, cache, **(plain | given), say=([] if said is None else said).append)
+
+
+def run(out: Path, chosen: Settings, **given: Any) -> list[Record]:
+    """All its records."""
+    one = protocol(out, chosen, **given)
+    one.run()
+    return one.results.read()
+
+
+def numbers(records: list[Record]) -> list[tuple[object, ...]]:
+    """All of them that do not depend on when and where they were made."""
+    return [tuple(value for name, value in vars(record).items() if name != "environment") for record in records]

@@ -1,0 +1,133 @@
+import pytest
+import torch
+from torch import nn
+
+import prunewald as pw
+from prunewald.lab.rows import choose, parse, prepared, rows_of
+from prunewald.lab.settings import SettingsError, settings
+
+
+def test_spelling_is_one_for_one_method() -> None:
+    for text in ("abs", "random", "dense", "pseudo:1e-4:formula", "moment:1:permuted:inverted", "bootstrap-warm:0"):
+        assert parse(text).text == text
+    assert parse("pseudo:0.0001:formula") == parse("pseudo:1e-4:formula")
+    assert parse("moment:1.0:inverted:permuted").text == "moment:1:permuted:inverted"
+    assert parse("every:0.010").text == "every:0.01"
+    assert float(parse("pseudo:0.12345678901").text.split(":")[1]) == 0.12345678901
+
+
+def test_labels() -> None:
+    assert parse("abs").label == "ABS"
+    assert parse("pseudo:0.0001:formula").label == "M&U pseudo bootstrap λ*=1e-4, formula"
+    assert parse("bootstrap-same:10").label == "M&U bootstrap, same start λ*=10"
+    assert [parse(f"bootstrap{kind}:1").start for kind in ("", "-same", "-warm")] == ["independent", "same", "warm"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("magnitude", "unknown row 'magnitude'; known: abs, random, dense, pseudo:LAMBDA"),
+        ("pseudo", "unknown row 'pseudo'"),
+        ("abs:1", "unknown row 'abs:1'"),
+        ("pseudo:big", "'big' is no lambda*, give a number as in pseudo:0.1"),
+        ("pseudo:-1", "lambda* must be at least 0"),
+        ("pseudo:inf", "lambda* must be at least 0"),
+        ("pseudo:nan", "lambda* must be at least 0"),
+        ("pseudo:1:upside", "unknown mark 'upside'; known: formula, permuted, inverted"),
+        ("moment:1:formula", "leave out formula"),
+    ],
+)
+def test_bad_rows_are_named(text: str, message: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        parse(text)
+    assert message in str(error.value)
+    assert repr(text) in str(error.value)
+
+
+def test_rows_of_an_experiment() -> None:
+    def rows(*texts: str, iterative: bool = False) -> list[str]:
+        return [row.text for row in rows_of(settings("cifar10", rows=texts, iterative=iterative))]
+
+    assert rows("abs", "moment:1") == ["dense", "abs", "moment:1"]
+    assert rows("abs", "dense") == ["dense", "abs"]
+    with pytest.raises(SettingsError, match="pseudo:0.1 is there twice"):
+        rows("pseudo:0.1", "pseudo:0.10")
+    assert rows("pseudo:1", "moment:1:permuted", "random", iterative=True)
+    for text in ("every:1", "bootstrap:1", "bootstrap-warm:1"):
+        with pytest.raises(SettingsError, match=f"row '{text}' in an iterative run.*give pseudo or moment"):
+            rows(text, iterative=True)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(1, 2, 3), nn.Linear(30, 20)
+
+
+def net() -> tuple[Net, torch.Tensor]:
+    torch.manual_seed(0)
+    return Net(), torch.rand(20, 30) + 0.1
+
+
+def test_masks_are_the_formulas() -> None:
+    model, sigma = net()
+    weight = model.fc.weight.detach()
+    tau = weight.abs() / (0.5 * weight.std() + sigma)
+    for text, score in (("abs", weight.abs()), ("moment:0.5", tau), ("moment:0.5:inverted", -tau)):
+        masks, report = choose(parse(text), model, 0.9, 0, {"fc.weight": sigma}, None)
+        assert list(masks) == ["fc.weight"]  # no convolution
+        kept = torch.zeros(600, dtype=torch.bool)
+        kept[score.flatten().topk(60).indices] = True
+        assert torch.equal(masks["fc.weight"].flatten(), kept)
+        assert report.kept == 60
+
+
+def test_random_is_another_order_for_each_seed_and_nested_over_levels() -> None:
+    model, _ = net()
+    one, other = (choose(parse("random"), model, 0.9, seed, {}, None)[0]["fc.weight"] for seed in (0, 1))
+    more = choose(parse("random"), model, 0.5, 0, {}, None)[0]["fc.weight"]
+    assert int((one & other).sum()) < 30
+    assert not (one & ~more).any()
+
+
+def test_an_earlier_round_stays_pruned() -> None:
+    model, sigma = net()
+    alive = torch.rand(20, 30) < 0.5
+    masks, _ = choose(parse("moment:1"), model, 0.8, 0, {"fc.weight": sigma}, {"fc.weight": alive})
+    assert int(masks["fc.weight"].sum()) == 120
+    assert not (masks["fc.weight"] & ~alive).any()
+
+
+def test_permuted_sigma_comes_from_survivors_only() -> None:
+    """What is pruned has no sigma to give: here the survivors' are all alike, so nothing changes but by the pruned."""
+    model, _ = net()
+    alive = torch.rand(20, 30) < 0.5
+    sigma = torch.where(alive, 1.0, torch.inf)
+    plain, shuffled = (
+        choose(parse(text), model, 0.8, 0, {"fc.weight": sigma}, {"fc.weight": alive})[0]["fc.weight"]
+        for text in ("pseudo:1", "pseudo:1:permuted")
+    )
+    assert torch.equal(plain, shuffled)
+    model, sigma = net()
+    plain, shuffled = (
+        choose(parse(text), model, 0.8, 0, {"fc.weight": sigma}, None)[0]["fc.weight"]
+        for text in ("pseudo:0", "pseudo:0:permuted")
+    )
+    assert 0.1 < float((plain & shuffled).sum() / plain.sum()) < 0.8
+
+
+def test_frozen_first_is_as_the_pruners_own() -> None:
+    model, sigma = net()
+    frozen = torch.rand(20, 30) < 0.3
+    sigma[frozen] = 0.0
+    for mark, first in (("", True), (":formula", False)):
+        row = parse(f"pseudo:0.01{mark}")
+        ready = prepared(row, sigma, frozen)
+        masks, _ = choose(row, model, 0.8, 0, {"fc.weight": ready}, None)
+        weight = model.fc.weight.detach()
+        score = pw.tau(weight, sigma, 0.01 * float(weight.std()))
+        order = torch.where(frozen, weight.abs() - 10, score) if first else score
+        expected = torch.zeros(600, dtype=torch.bool)
+        expected[order.flatten().topk(120).indices] = True
+        assert torch.equal(masks["fc.weight"].flatten(), expected)
+    assert prepared(parse("pseudo:1"), sigma, None) is sigma
