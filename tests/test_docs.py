@@ -69,7 +69,7 @@ def test_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     assert "sigma from SecondMoment()" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", ["docs/guide.md", "docs/ensemble.md"])
+@pytest.mark.parametrize("page", ["docs/guide.md", "docs/ensemble.md", "docs/strategies.md"])
 def test_a_page_of_the_docs_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -112,9 +112,9 @@ def test_the_signatures_in_the_api_page_are_true():
 def test_doctests():
     import doctest
 
-    from prunewald import criteria, inference
+    from prunewald import criteria, inference, learn_then_test
 
-    for module in (criteria, inference):
+    for module in (criteria, inference, learn_then_test):
         result = doctest.testmod(module)
         assert result.attempted > 0
         assert result.failed == 0

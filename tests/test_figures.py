@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from prunewald.figures import Marks, accuracy_drop, sigma_agreement, sigma_correlations, write
+from prunewald.figures import Marks, accuracy_drop, sensitivity, sigma_agreement, sigma_correlations, write
+from prunewald.strategies import Sensitivity
 
 METHODS = [
     Marks("one", [0.5, 0.9], [-0.1, -3.0], [-0.2, -4.0], [0.0, -2.0], "black", "x"),
@@ -60,3 +61,18 @@ def test_correlations_have_a_mark_for_every_layer_and_uncertainty():
     axes = sigma_correlations({"x": {"a": 0.5, "b": -0.1}, "y": {"a": 0.9, "b": 0.2}}, "z").axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]
     assert [list(line.get_xdata()) for line in axes.get_lines()[:2]] == [[0.5, 0.9], [-0.1, 0.2]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 45])
+def test_sensitivity_has_a_line_for_every_layer_and_one_for_the_dense_model(count):
+    layers = {f"layer{at}.weight": (0.9, 0.8 - at / 100) for at in range(count)}
+    figure = sensitivity(Sensitivity((0.5, 0.975), 0.95, layers), label="F1")
+    axes = figure.axes[0]
+    dense, *lines = axes.get_lines()
+    assert list(dense.get_ydata()) == [0.95, 0.95]
+    assert dense.get_linestyle() == "--"
+    assert {line.get_label(): tuple(line.get_ydata()) for line in lines} == layers
+    assert len({(line.get_marker(), tuple(line.get_color())) for line in lines}) == count
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["no layer pruned", *layers]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["50 %", "97.5 %"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("pruned weights of the layer", "F1")

@@ -7,11 +7,22 @@ import prunewald
 
 ROOT = Path(prunewald.__file__).parent
 LEVELS = [
-    {"registry", "weights", "targets", "report", "progress"},
-    {"criteria", "allocation", "patterns", "selection", "inference", "optimizers"},
+    {"registry", "weights", "targets", "report", "progress", "files"},
+    {
+        "criteria",
+        "baselines",
+        "allocation",
+        "patterns",
+        "selection",
+        "inference",
+        "learn_then_test",
+        "companions",
+        "optimizers",
+        "schedules",
+    },
     {"uncertainty", "ensemble"},
-    {"scoring", "checks", "significance", "pruner"},
-    {"storage", "figures"},
+    {"scoring", "checks", "significance", "choice", "holding", "watching", "pruner", "surgery", "strategies"},
+    {"storage", "masks", "figures"},
     {"lab", "cli"},
 ]
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}

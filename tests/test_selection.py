@@ -6,7 +6,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from prunewald.patterns import Element
-from prunewald.selection import Ranked, Scores, _radix, counts_below, kth_smallest, smallest
+from prunewald.selection import (
+    Ranked,
+    Scores,
+    Sketch,
+    _radix,
+    bracket,
+    counts_below,
+    counts_below_sorted,
+    in_order,
+    kth_smallest,
+    smallest,
+    smallest_by_row,
+)
 
 # Few distinct values, so that ties of score and of magnitude are the rule.
 numbers = st.sampled_from([0.0, -0.0, 1e-45, 0.5, 0.5000001, 1.0, -1.0, -2.5, 3e38, float("inf"), float("-inf")])
@@ -32,7 +44,7 @@ def ranked(table: list[tuple[float, float]], dtype: torch.dtype = torch.float32)
 def test_smallest_is_the_head_of_the_sorted_order(table, dtype, data):
     given_ = ranked(table, dtype)
     count = data.draw(st.integers(0, len(table)))
-    assert torch.equal(smallest(given_, count), reference(*given_, count))
+    assert torch.equal(smallest(given_, count), reference(given_.score, given_.weight, count))
 
 
 @given(tables, st.data())
@@ -47,10 +59,10 @@ def test_one_more_pruned_only_adds(table, data):
 @given(st.lists(tables, min_size=1, max_size=5), st.data())
 def test_counts_over_many_tensors_agree_with_one_long_tensor(parts, data):
     tensors = {str(i): ranked(table) for i, table in enumerate(parts)}
-    scores = Scores({n: t.score.numel() for n, t in tensors.items()}, tensors.__getitem__)
-    joined = Ranked(*(torch.cat(column) for column in zip(*tensors.values(), strict=True)))
+    scores = Scores({n: t.score.shape for n, t in tensors.items()}, tensors.__getitem__)
+    joined = Ranked(torch.cat([t.score for t in tensors.values()]), torch.cat([t.weight for t in tensors.values()]))
     count = data.draw(st.integers(0, joined.score.numel()))
-    chosen = reference(*joined, count).split([t.score.numel() for t in tensors.values()])
+    chosen = reference(joined.score, joined.weight, count).split([t.score.numel() for t in tensors.values()])
     assert counts_below(scores, count) == {n: int(c.sum()) for n, c in zip(tensors, chosen, strict=True)}
 
 
@@ -99,3 +111,75 @@ def test_element_keeps_the_highest(keep):
 def test_a_non_contiguous_tensor_is_ordered_by_its_own_positions():
     score = torch.zeros(4, 3).t()
     assert torch.equal(smallest(Ranked(score, score), 5).reshape(-1), torch.arange(12) < 5)
+
+
+@given(st.integers(1, 6), st.integers(1, 7), dtypes, st.data())
+def test_rows_are_ordered_each_by_itself(rows, cols, dtype, data):
+    table = data.draw(st.lists(st.tuples(numbers, finite), min_size=rows * cols, max_size=rows * cols))
+    flat = ranked(table, dtype)
+    given_ = Ranked(flat.score.view(rows, cols), flat.weight.view(rows, cols))
+    counts = torch.tensor(data.draw(st.lists(st.integers(0, cols), min_size=rows, max_size=rows)))
+    expected = torch.stack([reference(s, w, int(c)) for s, w, c in zip(*given_[:2], counts, strict=True)])
+    assert torch.equal(smallest_by_row(given_, counts), expected)
+    assert torch.equal(smallest(given_, counts), expected)
+
+
+def test_rows_are_sorted_in_chunks(monkeypatch):
+    score = torch.rand(7, 2, 5, generator=torch.Generator().manual_seed(0))
+    counts = torch.tensor([0, 3, 10, 1, 2, 9, 4])
+    whole = smallest_by_row(Ranked(score, score), counts)
+    monkeypatch.setattr("prunewald.selection._SORTED", 20)
+    assert torch.equal(smallest_by_row(Ranked(score, score), counts), whole)
+    assert torch.equal(whole.flatten(1).sum(1), counts)
+
+
+def test_a_vector_is_one_row_and_a_row_is_all_of_an_index():
+    vector = torch.tensor([3.0, 1.0, 2.0])
+    assert smallest_by_row(Ranked(vector, vector), torch.tensor([2])).tolist() == [False, True, True]
+    turned = torch.zeros(4, 3).t()
+    assert smallest_by_row(Ranked(turned, turned), torch.tensor([1, 0, 2])).sum(1).tolist() == [1, 0, 2]
+
+
+def test_as_many_counts_as_rows():
+    with pytest.raises(ValueError, match=r"counts of shape \(2,\) for a tensor of shape \(3, 4\): .* its 3 rows"):
+        smallest_by_row(Ranked(torch.zeros(3, 4), torch.zeros(3, 4)), torch.tensor([1, 1]))
+
+
+@given(tables, dtypes)
+def test_in_order_is_the_sorted_order(table, dtype):
+    given_ = ranked(table, dtype)
+    key = [(s + 0.0, abs(w), i) for i, (s, w) in enumerate(zip(*(t.tolist() for t in given_[:2]), strict=True))]
+    assert in_order(given_).tolist() == [i for *_, i in sorted(key)]
+
+
+def test_scores_know_shapes_and_sizes_without_being_computed():
+    def never(name):
+        raise AssertionError(name)
+
+    scores = Scores({"a": (2, 3), "b": (4,), "c": ()}, never)
+    assert (scores.shapes, scores.sizes) == ({"a": (2, 3), "b": (4,), "c": ()}, {"a": 6, "b": 4, "c": 1})
+    assert list(scores) == ["a", "b", "c"]
+    assert scores.only("b").shapes == {"b": (4,)}
+
+
+sorted_lists = st.lists(st.sampled_from([-np.inf, -1.0, 0.0, 0.25, 0.5, 1.0, 2.0, np.inf]), max_size=30).map(sorted)
+
+
+@given(st.lists(sorted_lists, min_size=1, max_size=4).filter(any), st.integers(1, 9), st.data())
+def test_sketches_bracket_the_cut(lists, step, data):
+    sketches = [Sketch.of(torch.tensor(values, dtype=torch.float64), step) for values in lists]
+    together = [value for values in lists for value in values]
+    count = data.draw(st.integers(1, len(together)))
+    low, high = bracket(sketches, count)
+    assert sum(value < low for value in together) <= count <= sum(value <= high for value in together)
+    if step == 1:  # all is known, and the cut is at one value
+        assert high == sorted(together)[count - 1] <= low
+
+
+@given(st.lists(sorted_lists, min_size=1, max_size=4).filter(any), st.integers(1, 9), st.data())
+def test_counts_over_sorted_tensors_are_counts(lists, step, data):
+    tensors = {str(i): Ranked(*2 * [torch.tensor(v, dtype=torch.float64)]) for i, v in enumerate(lists)}
+    sketches = {name: Sketch.of(t.score, step) for name, t in tensors.items()}
+    scores = Scores({n: t.score.shape for n, t in tensors.items()}, tensors.__getitem__)
+    count = data.draw(st.integers(1, sum(map(len, lists))))
+    assert counts_below_sorted(sketches, tensors.__getitem__, count) == counts_below(scores, count)

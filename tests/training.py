@@ -10,6 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.optim import Optimizer
 
+import prunewald as pw
+
+# Online estimators that a few steps are enough for, by their registered names.
+SMALL: dict[str, Any] = {"pseudo-bootstrap": pw.PseudoBootstrap(last=4), "batch-means": pw.BatchMeans(length=3)}
+
 Step = Callable[[nn.Module, Optimizer, int], None]
 
 

@@ -1,12 +1,23 @@
 """prunewald: prune neural networks by magnitude and uncertainty."""
 
-from prunewald.allocation import Global, Layer
+from prunewald import baselines, companions, inference, masks
 from prunewald.criteria import Magnitude, MagnitudeUncertainty, Random, Wald, tau
-from prunewald.inference import agreement, critical_value, discoveries, p_value, wald_test
-from prunewald.patterns import Element
+from prunewald.inference import agreement, wald_test
+from prunewald.patterns import Block, Element, Filter, KeepNOfM
 from prunewald.pruner import Pruner
 from prunewald.report import Report
+from prunewald.schedules import Cubic, Stairs
 from prunewald.storage import PackedFileError, load, save
+from prunewald.strategies import (
+    BudgetError,
+    Checkpoint,
+    certify_sparsity,
+    find_sparsity,
+    iterative,
+    rounds,
+    sensitivity,
+)
+from prunewald.surgery import Surgery
 from prunewald.uncertainty import (
     BatchMeans,
     Bootstrap,
@@ -24,12 +35,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchMeans",
+    "Block",
     "Bootstrap",
+    "BudgetError",
+    "Checkpoint",
+    "Cubic",
     "Element",
+    "Filter",
     "FisherDiagonal",
-    "Global",
     "InverseFisher",
-    "Layer",
+    "KeepNOfM",
     "LayerLeastSquares",
     "Magnitude",
     "MagnitudeUncertainty",
@@ -41,14 +56,22 @@ __all__ = [
     "Sandwich",
     "SecondMoment",
     "SgdAsymptotic",
+    "Stairs",
+    "Surgery",
     "Wald",
     "WeightStats",
     "agreement",
-    "critical_value",
-    "discoveries",
+    "baselines",
+    "certify_sparsity",
+    "companions",
+    "find_sparsity",
+    "inference",
+    "iterative",
     "load",
-    "p_value",
+    "masks",
+    "rounds",
     "save",
+    "sensitivity",
     "tau",
     "wald_test",
 ]

@@ -1,17 +1,23 @@
 """How many weights does each tensor keep? Allocations give counts, so they fit every criterion and every pattern."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol
 
+import torch
+from torch import Tensor
+
 from prunewald.registry import allocation
-from prunewald.selection import Scores, counts_below
+from prunewald.selection import Count as Count
+from prunewald.selection import Ranked, Scores, Sketch, ascending, counts_below, counts_below_sorted
 
 
 class Allocation(Protocol):
     """Shares out a sparsity among tensors."""
 
-    def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
-        """The number of weights each tensor keeps."""
+    def __call__(self, scores: Scores, sparsity: float) -> Mapping[str, Count]:
+        """The number of weights each tensor keeps, or of each of its rows."""
 
 
 def layer_count(size: int, sparsity: float) -> int:
@@ -29,6 +35,20 @@ class Layer:
         return {name: layer_count(size, sparsity) for name, size in scores.sizes.items()}
 
 
+@allocation("row")
+@dataclass(frozen=True)
+class Row:
+    """Every row of every tensor is pruned to the same sparsity, as in Wanda (Sun et al. 2024).
+
+    A row is an index of dimension 0, the weights of one output; a vector is one row.
+    """
+
+    def __call__(self, scores: Scores, sparsity: float) -> dict[str, Tensor]:
+        """The same share of each row."""
+        rows = {name: shape[0] if len(shape) > 1 else 1 for name, shape in scores.shapes.items()}
+        return {n: torch.full((rows[n],), layer_count(size // rows[n], sparsity)) for n, size in scores.sizes.items()}
+
+
 @allocation("global")
 @dataclass(frozen=True)
 class Global:
@@ -36,6 +56,93 @@ class Global:
 
     def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
         """What the common order leaves of each."""
+        return _in_common(scores, sparsity)
+
+
+@allocation("lamp")
+@dataclass(frozen=True)
+class Lamp:
+    """One order over all tensors, by the share of each score in what is left of its tensor.  Lee et al. (2021).
+
+    With the criterion Magnitude this is the paper's LAMP; here the score of any criterion stands for |w|.
+    """
+
+    def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
+        """What the common order leaves of each."""
         total = sum(scores.sizes.values())
-        pruned = counts_below(scores, total - layer_count(total, sparsity))
-        return {name: size - pruned[name] for name, size in scores.sizes.items()}
+        gone = total - layer_count(total, sparsity)
+        sketches = {name: Sketch.of(lamp(scores[name]).score) for name in scores}
+        others = {name: size - sketches[name].size for name, size in scores.sizes.items()}
+        if gone <= sum(others.values()):
+            return _in_common(scores, sparsity)
+        pruned = counts_below_sorted(sketches, lambda name: lamp(scores[name]), gone - sum(others.values()))
+        return {name: sketch.size - pruned[name] for name, sketch in sketches.items()}
+
+
+@allocation("erk")
+@dataclass(frozen=True)
+class Erk:
+    """Density in proportion to the sum of a tensor's dimensions over their product.  Evci et al. (2020).
+
+    Erdős–Rényi–Kernel: a tensor that this would overfill stays dense, and the others share the rest.
+    """
+
+    def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
+        """Counts in proportion to the sums of the dimensions."""
+        total = max(layer_count(sum(scores.sizes.values()), sparsity), len(scores))
+        return apportion({name: max(sum(shape), 1) for name, shape in scores.shapes.items()}, scores.sizes, total)
+
+
+def lamp(ranked: Ranked) -> Ranked:
+    """The LAMP scores of a tensor: each score² over the sum of the squares from it upwards; ties by the score itself.
+
+    They come in ascending order, and only of scores above zero: the others rank below, in their own order.
+    """
+    score = ranked.score.reshape(-1)
+    found = ascending(score[score > 0]).double()  # in float32 the sums over a large tensor would stand still
+    top = found[-1:]
+    # Relative to the highest, so that no square overflows; beside infinite scores all others are nothing.
+    square = torch.where(top.isinf(), (found == top).double(), found / top).square_()
+    value = square / square.flip(0).cumsum(0).flip(0)
+    return Ranked(value.cummax(0).values, found)  # sums made in parallel may be out of order in the last digit
+
+
+def apportion(shares: Mapping[str, int], sizes: Mapping[str, int], total: int) -> dict[str, int]:
+    """Whole numbers in proportion to `shares`, each from 1 to its size, that add up to `total`.
+
+    All are rounded to the nearest at one common factor (Webster's rule). Largest remainders would be simpler, but can
+    give a tensor more when the total shrinks (the Alabama paradox), and pruning brings nothing back.
+    """
+    factor = _common_factor(shares, sizes, total)
+    counts = {n: min(max(int(factor * share + Fraction(1, 2)), 1), sizes[n]) for n, share in shares.items()}
+    place = {name: i for i, name in enumerate(shares)}
+
+    def due(name: str, count: int) -> tuple[Fraction, int]:
+        """The factor from which on a tensor keeps so many; equals in the order of the tensors."""
+        return Fraction(2 * count - 1, 2 * shares[name]), place[name]
+
+    while (kept := sum(counts.values())) < total:
+        counts[min((n for n in counts if counts[n] < sizes[n]), key=lambda n: due(n, counts[n] + 1))] += 1
+    while kept > total:
+        counts[max((n for n in counts if counts[n] > 1), key=lambda n: due(n, counts[n]))] -= 1
+        kept -= 1
+    return counts
+
+
+def _common_factor(shares: Mapping[str, int], sizes: Mapping[str, int], total: int) -> Fraction:
+    """What the shares are multiplied by to reach the total, where none may exceed its size."""
+    free, rest = set(shares), total
+    while True:
+        factor = Fraction(rest, sum(shares[name] for name in free))
+        full = {name for name in free if factor * shares[name] > sizes[name]}
+        if not full:
+            return factor
+        free -= full
+        rest -= sum(sizes[name] for name in full)
+
+
+def _in_common(scores: Scores, sparsity: float) -> dict[str, int]:
+    """What one order over all tensors leaves of each."""
+    total = sum(scores.sizes.values())
+    pruned = counts_below(scores, total - layer_count(total, sparsity))
+    return {name: size - pruned[name] for name, size in scores.sizes.items()}

@@ -8,18 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prunewald.patterns import Element
 from prunewald.registry import brief
-from prunewald.uncertainty import Estimate
+from prunewald.uncertainty import BatchMeans, Estimate, PseudoBootstrap
 from prunewald.weights import Weight
 
 
-def check_request(sparsity: object, threshold: object, alpha: object = None, fdr: object = None) -> None:
-    """Exactly one of a sparsity, a threshold, a level and a false discovery rate, and in range."""
+class NotYet(ValueError):
+    """Nothing can be told of the weights now, but training on may help."""
+
+
+def check_request(sparsity: object, threshold: object, alpha: object, fdr: object, pattern: object) -> None:
+    """Exactly one of a sparsity, a threshold, a level and a false discovery rate: in range, and fit for the pattern."""
     asked = {"sparsity": sparsity, "threshold": threshold, "alpha": alpha, "fdr": fdr}
     given = {name: value for name, value in asked.items() if value is not None}
     if len(given) != 1:
         shown = ", ".join(f"{name}={value!r}" for name, value in given.items()) or "nothing"
         raise ValueError(f"prune() was given {shown}: give one of {', '.join(asked)}, as in prune(0.9)")
+    if sparsity is None and not isinstance(pattern, Element):
+        raise ValueError(f"{next(iter(given))} chooses weights one by one, and {pattern!r} groups: give a sparsity")
     if alpha is not None or fdr is not None:
         ((name, level),) = given.items()
         if not isinstance(level, Real) or isinstance(level, bool) or not 0 < float(level) < 1:
@@ -41,6 +48,16 @@ def check_online(uncertainty: object) -> None:
     if hasattr(uncertainty, "estimate") and not hasattr(uncertainty, "update_"):
         name = type(uncertainty).__name__
         raise TypeError(f"{name} estimates from data: pass uncertainty={name}(...).estimate(model, batches, loss)")
+
+
+def check_params(params: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> None:
+    """The parameters must still be those of the model, and finite."""
+    for name, param in params.items():
+        if current.get(name) is not param:
+            raise ValueError(f"{name!r} is not the parameter it was when the Pruner was attached: attach a new Pruner")
+        low, high = param.data.aminmax()
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise ValueError(f"{name!r} has NaN or infinite weights: prune an earlier checkpoint")
 
 
 def check_sigmas(sigmas: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> None:
@@ -74,62 +91,107 @@ def check_trained(params: Mapping[str, Tensor], owners: Sequence[Sequence[str]])
 def check_moved(weight: Weight, estimate: Estimate) -> None:
     """The same for a tensor that no gradient reached, unless an earlier pruning cut it off."""
     if weight.alive is None and estimate.frozen is not None and bool(estimate.frozen.all()):
-        raise ValueError(_untrained(weight.name, "got no gradient (or none that its precision can hold)"))
+        raise NotYet(_untrained(weight.name, "got no gradient (or none that its precision can hold)"))
 
 
 def _untrained(name: str, why: str) -> str:
     return f"{name!r} {why}, so nothing tells how certain it is: ignore={name!r}, or criterion=Magnitude()"
 
 
-def check_state(
-    state: object, params: Mapping[str, Tensor], owners: Sequence[Sequence[str]], states: Sequence[Mapping[str, Any]]
-) -> None:
-    """A saved state must be of the same parameters, and of the same kind of estimator on the same optimizers."""
-    if not isinstance(state, Mapping) or not {"masks", "states"} <= state.keys():
-        held = f"a dict of {sorted(map(str, state))}" if isinstance(state, Mapping) else type(state).__name__
-        raise ValueError(f"not the state of a Pruner: it is {held}, and should be a dict of 'masks' and 'states'")
-    masks, saved = state["masks"], state["states"]
-    if not isinstance(masks, Mapping) or not isinstance(saved, list):
+def check_schedule(schedule: Any, pattern: object, uncertainty: object, least: int) -> None:
+    """A schedule must be reachable by the pattern, and prunes at many steps, the first not before there is a sigma."""
+    if schedule is None:
+        return
+    if not callable(schedule):
+        raise TypeError(f"schedule={schedule!r}: give one such as Cubic(0.9, end=5000), or a function of the step")
+    final, most = getattr(schedule, "final", None), getattr(pattern, "sparsity", None)
+    if final is not None and most is not None and final > most:
+        raise ValueError(f"{schedule!r} ends at {final}, but {pattern!r} prunes {most} and no more: set final={most}")
+    if getattr(uncertainty, "total_steps", None) is not None:
         raise ValueError(
-            f"not the state of a Pruner: its 'masks' are {type(masks).__name__}, and should be a dict, and its "
-            f"'states' are {type(saved).__name__}, and should be a list"
+            f"{uncertainty!r} collects for one pruning at its total_steps: with a schedule, leave that out"
         )
-    _check_masks(masks, params)
-    if [_keys(one) for one in saved] != [_keys(own) for own in states]:
+    if early := [step for step in range(1, least) if schedule(step)]:
         raise ValueError(
-            f"the saved estimator states hold {[_keys(s) for s in saved]}, this Pruner's "
-            f"{[_keys(s) for s in states]}: make it with the same uncertainty and optimizers"
+            f"{schedule!r} prunes at step {early[0]}, and {uncertainty!r} can tell nothing before step {least}: "
+            "begin later"
+        )
+
+
+def least_steps(uncertainty: object) -> int:
+    """How many steps an estimator has to see before it can tell anything."""
+    if isinstance(uncertainty, BatchMeans):
+        return 2 * uncertainty.length
+    return 2 * (uncertainty.every or 1) if isinstance(uncertainty, PseudoBootstrap) else 1
+
+
+def check_pattern(pattern: Any, shapes: Mapping[str, torch.Size]) -> None:
+    """A pattern that does not fit a target is refused before any training."""
+    for name, shape in shapes.items():
+        try:
+            getattr(pattern, "check", lambda shape: None)(shape)
+        except ValueError as error:
+            raise ValueError(f"{name!r}: {error}") from error
+
+
+def check_saved(state: object) -> None:
+    """A saved state must be that of a Pruner."""
+    shape: dict[str, type] = {"masks": Mapping, "states": list, "steps": int}
+    if not isinstance(state, Mapping) or not shape.keys() <= state.keys():
+        held = f"a dict of {sorted(map(str, state))}" if isinstance(state, Mapping) else type(state).__name__
+        raise ValueError(
+            f"not the state of a Pruner: it is {held}, and should be a dict of {', '.join(map(repr, shape))}"
+        )
+    for key, kind in shape.items():
+        if not isinstance(state[key], kind):
+            raise ValueError(
+                f"not the state of a Pruner: its {key!r} is {type(state[key]).__name__}, and should be {kind.__name__}"
+            )
+
+
+def check_state(
+    what: str,
+    saved: Any,
+    states: Sequence[Mapping[str, Any]],
+    owners: Sequence[Sequence[str]],
+    params: Mapping[str, Tensor],
+) -> None:
+    """Saved states must be of the same kind of estimator or statistic, on the same optimizers."""
+    if not isinstance(saved, list) or [_keys(one) for one in saved] != [_keys(own) for own in states]:
+        held = [_keys(s) for s in saved] if isinstance(saved, list) else type(saved).__name__
+        raise ValueError(
+            f"the saved {what} states hold {held}, this Pruner's "
+            f"{[_keys(s) for s in states]}: make it with the same uncertainty, criterion and optimizers"
         )
     for one, own in zip(saved, owners, strict=False):
         tables = [table for table in _tables(one) if table]
         for table in tables:
             if not table.keys() <= set(own) or table.keys() != tables[0].keys():
                 raise ValueError(
-                    f"the saved estimator state is of {sorted(table)}, but its optimizer here steps {sorted(own)}: "
+                    f"the saved {what} state is of {sorted(table)}, but its optimizer here steps {sorted(own)}: "
                     "give the Pruner the same optimizers in the same order"
                 )
             for name, tensor in table.items():
-                _check_tensor(name, tensor, params)
+                _check_tensor(what, name, tensor, params)
 
 
-def _check_masks(masks: Mapping[str, Any], params: Mapping[str, Tensor]) -> None:
+def check_masks(masks: Mapping[str, Any], params: Mapping[str, Tensor]) -> None:
+    """Masks must be of the same parameters, of their shapes, and bool."""
     if masks.keys() != params.keys():
         missing, other = sorted(params.keys() - masks.keys()), sorted(masks.keys() - params.keys())
-        raise ValueError(f"the saved state is of other parameters: it lacks {missing} and has {other} besides")
+        raise ValueError(f"the masks are of other parameters: they lack {missing} and have {other} besides")
     for name, mask in masks.items():
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-            raise ValueError(f"the saved mask of {name!r} is {kind}, and should be a bool tensor")
+            raise ValueError(f"the mask of {name!r} is {kind}, and should be a bool tensor")
         if mask.shape != params[name].shape:
-            raise ValueError(
-                f"the saved mask of {name!r} has shape {tuple(mask.shape)}, not {tuple(params[name].shape)}"
-            )
+            raise ValueError(f"the mask of {name!r} has shape {tuple(mask.shape)}, not {tuple(params[name].shape)}")
 
 
-def _check_tensor(name: str, tensor: Tensor, params: Mapping[str, Tensor]) -> None:
+def _check_tensor(what: str, name: str, tensor: Tensor, params: Mapping[str, Tensor]) -> None:
     if tensor.shape != params[name].shape:
         raise ValueError(
-            f"the saved estimator state of {name!r} has shape {tuple(tensor.shape)}, not {tuple(params[name].shape)}"
+            f"the saved {what} state of {name!r} has shape {tuple(tensor.shape)}, not {tuple(params[name].shape)}"
         )
 
 

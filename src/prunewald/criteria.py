@@ -1,22 +1,51 @@
 """How important is each weight? Higher is kept."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 from zlib import crc32
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from prunewald.registry import criterion
 from prunewald.weights import Group, WeightStats
 
 
 class Criterion(Protocol):
-    """Scores the weights of one tensor. A class says by `uses_sigma` whether it needs one; a function will do too."""
+    """Scores the weights of one tensor. A class says by `uses_sigma` whether it needs one; a function will do too.
+
+    One that needs more than the weight and its sigma names a `statistic`, which the Pruner runs for it.
+    """
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """One score a weight."""
+
+
+class Statistic(Protocol):
+    """A running statistic of every weight, shaped as an online estimator: all that changes is in the state.
+
+    One of the inputs of modules also has `watch(model, names, state)`, which registers hooks and returns their handles;
+    `state` is a function, since the state is another object after a pruning or a resume.
+    """
+
+    def init(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+        """The state before the first step, for the parameters of one optimizer."""
+
+    def update_(self, state: dict[str, Any], weights: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
+        """Take in one optimizer step; called after it, with `.grad` still there."""
+
+    def value(self, state: dict[str, Any], name: str) -> Tensor | None:
+        """The statistic of one parameter; None before there is any."""
+
+
+class Watching(Statistic, Protocol):
+    """A statistic that watches the model itself."""
+
+    def watch(self, model: nn.Module, names: list[str], state: Callable[[], dict[str, Any]]) -> list[Any]:
+        """Register hooks that feed the state; returns their handles."""
 
 
 def tau(weight: Tensor, sigma: Tensor, lam: float) -> Tensor:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from prunewald.strategies import Sensitivity
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -27,42 +29,57 @@ class Marks:
     marker: str = "x"
 
 
-def accuracy_drop(methods: Sequence[Marks], control: float | None = None, title: str = "") -> "Figure":
-    """Draw accuracy drop against pruning level, in points, as in the paper's Figures 1 to 3.
+def accuracy_drop(
+    methods: Sequence[Marks],
+    control: float | None = None,
+    title: str = "",
+    *,
+    lines: bool = False,
+    basis_points: bool = False,
+) -> "Figure":
+    """Draw accuracy drop against pruning level, in points, as in the paper's Figures 1 to 3; `lines` as in its fourth.
 
     Small drops matter most and large ones must still fit: the scale is linear within one point of zero and
-    logarithmic beyond. Levels stand side by side, evenly spaced. `control` is what the extra training alone
-    gives the unpruned network.
+    logarithmic beyond; with `basis_points`, hundredths of a point, within ten of them. Levels stand side by side,
+    evenly spaced. `control` is what the extra training alone gives the unpruned network.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.add_subplot()
+    scale, many = 100 if basis_points else 1, len(methods) > 3
     levels = sorted({level for method in methods for level in method.levels})
+    width = max(7.0, 0.11 * len(levels) * len(methods)) + (3 if many else 0)
+    figure = Figure(figsize=(width, 4.2), layout="constrained")
+    axes = figure.add_subplot()
     axes.axhline(0, color="0.5", linewidth=0.9)
     if control is not None:
-        axes.axhline(control, color="0.5", linewidth=0.9, linestyle="--", label="not pruned, trained on")
+        axes.axhline(scale * control, color="0.5", linewidth=0.9, linestyle="--", label="not pruned, trained on")
+    step = min(0.14, 0.8 / max(len(methods), 1))  # a level's marks end before the next one's begin
     for place, method in enumerate(methods):
-        shift = 0.14 * (place - (len(methods) - 1) / 2)
+        shift = step * (place - (len(methods) - 1) / 2)
+        mean, low, high = ([scale * value for value in each] for each in (method.mean, method.low, method.high))
         axes.errorbar(
             [levels.index(level) + shift for level in method.levels],
-            method.mean,
-            yerr=[_gaps(method.mean, method.low), _gaps(method.high, method.mean)],
+            mean,
+            yerr=[_gaps(mean, low), _gaps(high, mean)],
             label=method.label,
             color=method.color,
             marker=method.marker,
-            linestyle="none",
-            markersize=7,
+            linestyle="-" if lines else "none",
+            linewidth=1.2,
+            markersize=5 if many else 7,
             markeredgewidth=1.6,
             elinewidth=1,
-            capsize=3,
+            capsize=2 if many else 3,
         )
-    _scale_points(axes)
+    _scale_points(axes, 10 if basis_points else 1)
     axes.set_xticks(range(len(levels)), [f"{100 * level:g} %" for level in levels])
     axes.set_xlabel("pruned weights of each fully connected layer")
-    axes.set_ylabel("accuracy drop (points)")
+    axes.set_ylabel(f"accuracy drop ({'basis points' if basis_points else 'points'})")
     axes.set_title(title, fontsize="medium")
-    axes.legend(frameon=False, loc="best")
+    if many:
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
+    else:
+        axes.legend(frameon=False, loc="best")
     return figure
 
 
@@ -109,6 +126,32 @@ def sigma_correlations(found: Mapping[str, Mapping[str, float]], reference: str)
     return figure
 
 
+def sensitivity(scan: Sensitivity, label: str = "accuracy") -> "Figure":
+    """Draw what the model scores against the sparsity of one layer, a line a layer, from the first to the last.
+
+    Levels stand side by side, evenly spaced. `label` says what was evaluated.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    columns = -(-len(scan.layers) // 20)  # of the legend, as wide as the names are long
+    width = columns * (0.6 + 0.075 * max(map(len, ["no layer pruned", *scan.layers])))
+    figure = Figure(figsize=(6 + width, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axhline(scan.dense, color="0.5", linewidth=0.9, linestyle="--", label="no layer pruned")
+    # From dark to light by depth; the lightest yellow would be lost on white.
+    colors = matplotlib.colormaps["viridis"](torch.linspace(0, 0.9, max(len(scan.layers), 2)).numpy())
+    for at, (layer, values) in enumerate(scan.layers.items()):
+        axes.plot(values, label=layer, color=colors[at], marker="osD^v"[at % 5], markersize=4, linewidth=1.3)
+    axes.set_xticks(range(len(scan.levels)), [f"{100 * level:g} %" for level in scan.levels])
+    axes.set_xlabel("pruned weights of the layer")
+    axes.set_ylabel(label)
+    axes.grid(axis="y", color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    figure.legend(frameon=False, loc="outside right upper", fontsize="small", ncols=columns)
+    return figure
+
+
 def write(figure: "Figure", path: str | Path) -> None:
     """Write a figure as PNG; the file is there whole or not at all."""
     path = Path(path)
@@ -120,11 +163,11 @@ def write(figure: "Figure", path: str | Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _scale_points(axes: "Axes") -> None:
-    """Make y linear within a point of zero and logarithmic beyond, with ticks in plain numbers."""
-    axes.set_yscale("symlog", linthresh=1, linscale=1)
+def _scale_points(axes: "Axes", unit: float) -> None:
+    """Make y linear within a unit of zero and logarithmic beyond, with ticks in plain numbers."""
+    axes.set_yscale("symlog", linthresh=unit, linscale=1)
     low, high = axes.get_ylim()
-    steps = (0.5, 1, 2, 5, 10, 20, 50)
+    steps = [unit * step for step in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)]
     ticks = [tick for tick in sorted({0, *steps, *(-step for step in steps)}) if low <= tick <= high]
     axes.set_yticks(ticks, [f"{tick:g}".replace("-", "\N{MINUS SIGN}") for tick in ticks])
     axes.set_yticks([], minor=True)

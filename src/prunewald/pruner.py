@@ -1,38 +1,45 @@
 """The Pruner: the only part with state. It watches the optimizer, prunes, and makes the zeros hold."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.allocation import Allocation, layer_count
+from prunewald.allocation import Allocation
 from prunewald.checks import (
+    NotYet,
+    check_masks,
     check_moved,
     check_online,
+    check_params,
+    check_pattern,
     check_request,
+    check_saved,
+    check_schedule,
     check_sigmas,
-    check_state,
     check_trained,
-    copied,
     describe,
+    least_steps,
 )
-from prunewald.criteria import Criterion, Magnitude, MagnitudeUncertainty, Wald
-from prunewald.optimizers import as_list, forget_, forget_history_, keeps_mean_square, owned
+from prunewald.choice import Sparsity, by_part, keep_counts, reached, reported, select, unreached
+from prunewald.criteria import Criterion, MagnitudeUncertainty, Wald
+from prunewald.holding import Holder
+from prunewald.optimizers import as_list, forget_, forget_history_, owned, step_taken
 from prunewald.patterns import Pattern
-from prunewald.registry import brief, make, name_of
-from prunewald.report import Report, Row
-from prunewald.scoring import Scorer
-from prunewald.selection import Scores
+from prunewald.registry import make, name_of
+from prunewald.report import Report
+from prunewald.schedules import Schedule
+from prunewald.scoring import Scorer, default_criterion
 from prunewald.significance import honest_label, z_thresholds
-from prunewald.targets import Target, find_parts, match
+from prunewald.targets import Target, find_parts
 from prunewald.uncertainty import Estimate, Online, SecondMoment
-from prunewald.weights import Part, Weight, accumulator, zero_
-
-Sparsity: TypeAlias = float | Mapping[str, float]
+from prunewald.watching import Watcher
+from prunewald.weights import Weight, accumulator
 
 
 class Pruner:
@@ -43,6 +50,8 @@ class Pruner:
     - `optimizer`: one, or several; with None, call `apply_()` after each step of your own.
     - `criterion`, `uncertainty`, `scope`, `pattern`: a part or its short name. An uncertainty may also be a dict of
       sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, magnitude.
+    - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
+      A pruning for which there is no sigma yet is put off, with a warning, until there is.
     - `targets`, `ignore`: names, globs, module types, modules, parameters, or slices: "conv1.weight[2]",
       ("fc.weight", index). By default every floating parameter of two or more dimensions outside embedding and norm
       modules.
@@ -59,6 +68,7 @@ class Pruner:
         pattern: Pattern | str = "element",
         targets: Iterable[Target] | Target | None = None,
         ignore: Iterable[Target] | Target | None = None,
+        schedule: Schedule | str | None = None,
     ) -> None:
         self.model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wraps
         self.optimizers = as_list(optimizer)
@@ -69,30 +79,54 @@ class Pruner:
             self.uncertainty = SecondMoment()
         self.scope: Allocation = make("allocation", scope)
         self.pattern: Pattern = make("pattern", pattern)
+        self.schedule: Schedule | None = make("schedule", schedule)
         self.parts = find_parts(self.model, targets, ignore)
+        self.report: Report | None = None  # of the last pruning, by a call or by the schedule
+        self._steps: int | Tensor = 0
+        self._owed = 0.0  # what the schedule asked for while the estimator could tell nothing yet
         named = dict(self.model.named_parameters())
         self._params = {part.param: named[part.param] for part in self.parts}
+        self._check_parts()
         self._owners = owned(self._params, self.optimizers)
-        self._alive: dict[str, Tensor] = {}  # of the parameters where anything was pruned
-        self._states = self._fresh_states()
-        self._handles: list[Any] = [
-            o.register_step_post_hook(torch.compiler.disable(self._after_step)) for o in self.optimizers
-        ]
-        self._masked: set[str] = set()  # parameters with a gradient hook
-        self._attached = True
+        self._holder = Holder(self._params)
+        online = None if isinstance(self.uncertainty, Mapping) else self.uncertainty
+        statistic = getattr(self.criterion, "statistic", None)
+        self._watcher = Watcher(self.model, self._params, self._owners, online, statistic)
+        self._handles: list[Any] = []
+        self._attach_()
+
+    def _check_parts(self) -> None:
+        """Refuse what cannot work before anything is attached."""
+        check_pattern(self.pattern, {part.name: part.take(self._params[part.param]).shape for part in self.parts})
+        uses_sigma = self.criterion is None or self._uses_sigma(self.criterion)
+        self._least = least_steps(self.uncertainty) if uses_sigma else 1
+        check_schedule(self.schedule, self.pattern, self.uncertainty, self._least)
+
+    def _attach_(self) -> None:
+        hook = torch.compiler.disable(self._after_step)
+        self._handles += [o.register_step_post_hook(hook) for o in self.optimizers]
 
     # ---- what the user reads -------------------------------------------------------------------------------------
 
     @property
     def masks(self) -> dict[str, Tensor]:
         """By parameter name, True where a weight is alive; a copy."""
-        return {name: self._mask(name).clone() for name in self._params}
+        return {name: self._holder.mask(name).clone() for name in self._params}
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken since attaching; of several optimizers, those of the last in the list."""
+        return int(self._steps)
 
     @property
     def sparsity(self) -> float:
         """The share of all targeted weights that is pruned."""
-        sizes = [part.take(self._params[part.param]).numel() for part in self.parts]
-        return 1 - sum(map(self._alive_count, self.parts)) / sum(sizes)
+        alive = self._alive()
+        return 1 - sum(int(torch.count_nonzero(a)) for a in alive.values()) / sum(a.numel() for a in alive.values())
+
+    def targets(self) -> dict[str, Tensor]:
+        """What is pruned, by name: parameters, or slices of them; a loss may use them, to regularise."""
+        return {part.name: part.take(self._params[part.param]) for part in self.parts}
 
     def sigma(self) -> dict[str, Tensor]:
         """The uncertainty of each weight, by parameter name."""
@@ -119,7 +153,8 @@ class Pruner:
 
     def __repr__(self) -> str:
         chosen = f"criterion={self.criterion!r}, uncertainty={describe(self.uncertainty)}, scope={self.scope!r}"
-        return f"Pruner({type(self.model).__name__}, {chosen}, {len(self.parts)} targets, {self.sparsity:.2%} pruned)"
+        state = f"{len(self.parts)} targets, {self.sparsity:.2%} pruned"
+        return f"{type(self).__name__}({type(self.model).__name__}, {chosen}, {state})"
 
     # ---- pruning -------------------------------------------------------------------------------------------------
 
@@ -134,41 +169,75 @@ class Pruner:
     ) -> Report:
         """Prune until `sparsity` of the total is zero, or everything that scores below `threshold`; tell what was done.
 
-        `sparsity` is a fraction, or a dict of fractions by layer (the others stay as they are). `alpha` keeps what a
-        Wald test finds different from zero at that level, `fdr` what it finds with that false discovery rate (of each
-        target, or of all with scope "global"). With `dry_run` nothing changes. On any error the model is as it was.
+        `sparsity` is a fraction, or a dict of fractions by layer (the others stay as they are); a pattern that fixes
+        its own, as n-of-m does, needs none. `alpha` keeps what a Wald test finds different from zero at that level,
+        `fdr` what it finds with that false discovery rate (of each target, or of all with scope "global"). With
+        `dry_run` nothing changes. On any error the model is as it was.
         """
-        check_request(sparsity, threshold, alpha, fdr)
-        testing = alpha is not None or fdr is not None
-        scorer, notes = self._scorer(Wald() if testing else self.criterion)
-        scores = scorer.scores()
-        counts = None if sparsity is None else self._counts(scores, sparsity)
-        limits = dict.fromkeys(scores, threshold or 0.0)
-        if testing:
-            together = name_of("allocation", self.scope) == "global"
-            limits = z_thresholds(scores, alpha=alpha, fdr=fdr, df=self._degrees(), together=together)
-            notes = notes + honest_label(self.uncertainty)
-        masks, rows = self._select(scorer, counts, limits)
-        report = self._report(scorer, rows, notes, dry_run)
-        if not dry_run:
-            self._commit(masks)
+        masks, report = self.choose(sparsity, threshold=threshold, alpha=alpha, fdr=fdr)
+        if dry_run:
+            return replace(report, dry_run=True)
+        self._commit(masks)
+        self._watcher.restart()
+        self.report = report
         return report
 
-    def _degrees(self) -> float | None:
-        """Of freedom, where the estimator's z is t-distributed: the fewest of several."""
-        degrees = getattr(self._online, "degrees", None)
-        return (
-            None
-            if degrees is None
-            else min(degrees(s) for s, own in zip(self._states, self._owners, strict=True) if own)
-        )
+    def choose(
+        self,
+        sparsity: Sparsity | None = None,
+        *,
+        threshold: float | None = None,
+        alpha: float | None = None,
+        fdr: float | None = None,
+    ) -> tuple[dict[str, Tensor], Report]:
+        """The masks that `prune` would set, and its report; nothing changes."""
+        if sparsity is None and threshold is None and alpha is None and fdr is None:
+            sparsity = getattr(self.pattern, "sparsity", None)
+        check_request(sparsity, threshold, alpha, fdr, self.pattern)
+        if alpha is None and fdr is None:
+            return self._choose(self._scorer(self.criterion), sparsity, threshold or 0.0)
+        scorer, notes = self._scorer(Wald(), tested=True)
+        together = name_of("allocation", self.scope) == "global"
+        limits = z_thresholds(scorer.scores(), alpha=alpha, fdr=fdr, df=self._watcher.degrees(), together=together)
+        return self._choose((scorer, notes + honest_label(self.uncertainty)), None, limits)
 
-    def _scorer(self, criterion: Criterion | None) -> tuple[Scorer, list[str]]:
-        """The criterion in force, over weights that were checked."""
+    def _choose(
+        self,
+        scoring: tuple[Scorer, list[str]],
+        sparsity: Sparsity | None,
+        limits: float | Mapping[str, float] = 0.0,
+        *,
+        rising: bool = False,
+    ) -> tuple[dict[str, Tensor], Report]:
+        """By a sparsity, or else by limits; with `rising`, a sparsity below the present one changes nothing."""
+        scorer, notes = scoring
+        shares = by_part(self.model, self.parts, sparsity) if isinstance(sparsity, Mapping) else sparsity
+        scores, alive = scorer.scores(), self._candidates(shares if isinstance(shares, Mapping) else None)
+        asked, counts = None, None
+        if sparsity is not None and shares is not None:
+            asked = keep_counts(self.scope, scores, shares)
+            counts = reached(self.pattern, asked, alive, sparsity, rising=rising)
+        if not isinstance(limits, Mapping):
+            limits = dict.fromkeys(scores, limits)
+        chosen, rows = select(scorer, self.pattern, counts, limits, alive)
+        masks = self.masks
+        for part in self.parts:
+            part.put_(masks[part.param], chosen[part.name])
+        notes = [*notes, *unreached(self.pattern, asked, rows)]
+        if self.optimizers and not any(self._owners):
+            notes.append("the optimizer steps none of the targets: nothing holds their zeros, and nothing moves them")
+        return masks, reported(scorer, rows, self.scope, self.uncertainty, notes)
+
+    def _scorer(self, criterion: Criterion | None, *, tested: bool = False) -> tuple[Scorer, list[str]]:
+        """The criterion in force, over weights that were checked; `tested`: those that standard errors are of."""
         criterion, notes = self._default_criterion() if criterion is None else (criterion, [])
+        statistic = self._watcher.statistic
         if not self._uses_sigma(criterion):
-            return Scorer(self._weights(), self.parts, criterion, None), notes
-        return Scorer(self._ready_weights(), self.parts, criterion, self._estimate), notes
+            return Scorer(self._weights(), self.parts, criterion, None, statistic), notes
+        weights = self._ready_weights()
+        averages = self._watcher.averages() if tested else {}
+        weights |= {n: replace(weights[n], param=a.to(weights[n].param.device)) for n, a in averages.items()}
+        return Scorer(weights, self.parts, criterion, self._estimate, statistic), notes
 
     def _uses_sigma(self, criterion: Criterion) -> bool:
         # A plain function says nothing of itself: it gets a sigma if there is one.
@@ -177,136 +246,87 @@ class Pruner:
     def _default_criterion(self) -> tuple[Criterion, list[str]]:
         if self.uncertainty is not None:
             return MagnitudeUncertainty(), []
-        without = [name for name, p in self._params.items() if not keeps_mean_square(self._optimizer_of(name), p)]
-        if not without:
-            return MagnitudeUncertainty(), []
-        kind = self._optimizer_of(without[0])
-        reason = "there is no optimizer" if kind is None else f"{type(kind).__name__} holds no second moment"
-        note = (
-            f"criterion: magnitude, since {reason} of {without[0]!r} (uncertainty=PseudoBootstrap() would give sigma)"
-        )
-        return Magnitude(), [note]
+        return default_criterion((name, p, self._optimizer_of(name)) for name, p in self._params.items())
 
-    def _counts(self, scores: Scores, sparsity: Sparsity) -> dict[str, int]:
-        """How many weights each part keeps; refuses to bring any back."""
-        alive = {part.name: self._alive_count(part) for part in self.parts}
-        if isinstance(sparsity, Mapping):
-            counts = alive | {
-                name: layer_count(scores.sizes[name], share) for name, share in self._by_part(sparsity).items()
-            }
-        else:
-            counts = self.scope(scores, sparsity)
-        for name, count in counts.items():
-            if count > alive[name]:
-                size = scores.sizes[name]
-                raise ValueError(
-                    f"sparsity {sparsity!r} would bring weights of {name!r} back: it is to keep {count:,} of {size:,}, "
-                    f"but {size - alive[name]:,} are pruned already. Ask for more, or give a dict by layer"
-                )
-        return counts
-
-    def _by_part(self, sparsity: Mapping[str, float]) -> dict[str, float]:
-        """Resolve the keys of a dict: part names, parameter names, modules, globs."""
-        names = {part.name for part in self.parts}
-        result: dict[str, float] = {}
-        for key, share in sparsity.items():
-            meant = match(self.model, key)
-            whole = {part.param for part in meant if part.index is None}
-            spelled = {key, *(part.name for part in meant)}
-            hit = {part.name for part in self.parts if part.name in spelled or part.param in whole}
-            if not hit:
-                raise ValueError(f"sparsity for {key!r}: no target of that name; the targets are {sorted(names)}")
-            if twice := hit & result.keys():
-                raise ValueError(f"sparsity for {key!r} names {sorted(twice)} a second time")
-            result |= dict.fromkeys(hit, share)
-        return result
-
-    def _select(
-        self, scorer: Scorer, counts: Mapping[str, int] | None, limits: Mapping[str, float]
-    ) -> tuple[dict[str, Tensor], list[Row]]:
-        """The new masks, and the report's rows; nothing is changed yet."""
-        masks = {name: self._mask(name).clone() for name in self._params}
-        rows = []
-        for part in self.parts:
-            if counts is not None and counts[part.name] == self._alive_count(part):
-                rows.append(scorer.untouched(part.name, part.take(masks[part.param])))
-                continue
-            stats = scorer.stats(part.name)
-            ranked = scorer.rank(stats)
-            keep = ranked.score >= limits[part.name] if counts is None else self.pattern(ranked, counts[part.name])
-            part.put_(masks[part.param], keep)
-            rows.append(scorer.row(stats, ranked, keep, self.pattern))
-        return masks, rows
-
-    def _report(self, scorer: Scorer, rows: Sequence[Row], notes: list[str], dry_run: bool) -> Report:
-        if self.optimizers and not any(self._owners):
-            notes = [
-                *notes,
-                "the optimizer steps none of the targets: nothing holds their zeros, and nothing moves them",
-            ]
-        if empty := [row.name for row in rows if not row.kept]:
-            notes = [*notes, f"emptied: {', '.join(empty)} lost all weights, and pass nothing on"]
-        sigma = ""
-        if scorer.estimate is not None:
-            sigma = describe(SecondMoment() if self.uncertainty is None else self.uncertainty)
-        return Report(rows, brief(scorer.criterion), sigma, name_of("allocation", self.scope), notes, dry_run)
+    def impose(self, masks: Mapping[str, Tensor]) -> None:
+        """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""
+        self._check_attached()
+        check_masks(masks, self._params)
+        self._commit({name: mask.to(self._params[name].device, copy=True) for name, mask in masks.items()})
+        self._watcher.restart()
 
     @torch.no_grad()
     def _commit(self, masks: dict[str, Tensor]) -> None:
         for name, alive in masks.items():
-            self._alive[name] = alive
-            self._hold_(name)
+            self._holder.alive[name] = alive
+            self._holder.hold_(name)
             for optimizer in self.optimizers:
                 forget_(optimizer, self._params[name], alive)
         for optimizer in self.optimizers:
             forget_history_(optimizer)
-        self._states = self._fresh_states()
 
     # ---- holding the zeros ---------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def apply_(self) -> None:
         """Set the pruned weights to zero again; without an optimizer this is also the step the estimator sees."""
-        for name in self._alive:
-            self._hold_(name)
-        if self._attached and not self.optimizers:
-            self._watch_(0, None)
+        self._holder.zero_()
+        if self._holder.attached and not self.optimizers:
+            self._watcher.update_(0, None)
+            self._advance_(None)
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         at = next(i for i, own in enumerate(self.optimizers) if own is optimizer)
-        for name in self._alive:
-            zero_(self._params[name], self._mask(name))
-            self._hook_(name)
-        self._watch_(at, optimizer)
+        self._holder.zero_()
+        self._watcher.update_(at, optimizer)
+        if optimizer is self.optimizers[-1]:
+            self._advance_(optimizer)
 
-    def _watch_(self, at: int, optimizer: Optimizer | None) -> None:
-        if self._online is not None:
-            self._online.update_(self._states[at], {n: self._params[n] for n in self._owners[at]}, optimizer)
+    def _advance_(self, optimizer: Optimizer | None) -> None:
+        """Count a step, unless it was skipped, and do what is due after it."""
+        took = step_taken(optimizer)
+        self._steps = self._steps + (1 if took is None else took)
+        # Only what acts at certain steps has to wait for the device to tell.
+        if self._acting and (took is None or bool(took)):
+            self._act_()
 
-    def _hold_(self, name: str) -> None:
-        """Zero the pruned weights of a parameter and their gradients, now and after every backward pass."""
-        zero_(self._params[name], self._mask(name))
-        self._mask_grad(name, self._params[name])
-        self._hook_(name)
+    @property
+    def _acting(self) -> bool:
+        return self.schedule is not None
 
-    def _hook_(self, name: str) -> None:
-        """Mask the gradient after every backward pass, from when the parameter takes one."""
-        param = self._params[name]
-        if self._attached and param.requires_grad and name not in self._masked:
-            self._handles.append(param.register_post_accumulate_grad_hook(partial(self._mask_grad, name)))
-            self._masked.add(name)
+    def _act_(self) -> None:
+        """Prune if the schedule says so, or said so when there was no sigma yet; the estimator's window runs on."""
+        assert self.schedule is not None
+        due = self.schedule(self.steps)
+        self._owed = self._owed if due is None else due
+        if not self._owed:
+            return
+        check_request(self._owed, None, None, None, self.pattern)
+        try:
+            # What there is to warn of, such as a window that is still short, is said at the first pruning only.
+            with nullcontext() if self.report is None else warnings.catch_warnings(action="ignore"):
+                masks, self.report = self._choose(self._scorer(self.criterion), self._owed, rising=True)
+        except NotYet as reason:
+            if due:
+                warnings.warn(f"the pruning of step {self.steps} is put off until it can be: {reason}", stacklevel=2)
+            return
+        self._owed = 0.0
+        if any(not torch.equal(mask, self._holder.mask(name)) for name, mask in masks.items()):
+            self._commit(masks)
 
-    def _mask_grad(self, name: str, param: Tensor) -> None:
-        # A sparse gradient has no place to mask; its weight is zeroed after the step all the same.
-        if param.grad is not None and not param.grad.is_sparse:
-            zero_(param.grad, self._mask(name))
+    def follow(self, copy: nn.Module) -> None:
+        """Zero what is pruned in a copy of the model too, such as an AveragedModel: now, and whenever masks change."""
+        with torch.no_grad():
+            self._holder.follow(copy)
 
     def detach(self) -> None:
         """Let go of model and optimizer: the zeros stay, nothing holds them any more."""
         for handle in self._handles:
             handle.remove()
-        self._handles, self._masked, self._attached = [], set(), False
+        self._handles = []
+        self._holder.release()
+        self._watcher.release()
 
     # ---- resume --------------------------------------------------------------------------------------------------
 
@@ -315,55 +335,47 @@ class Pruner:
 
         As in torch's own, the tensors are the living ones: deepcopy what you keep in memory.
         """
-        return {"masks": self.masks, "states": self._states}
+        return {"masks": self.masks, "steps": self.steps, "owed": self._owed, **self._watcher.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; one of other parameters or another kind of estimator is an error."""
-        check_state(state, self._params, self._owners, self._states)
-        self._states = copied(state["states"])
-        self._alive = {name: mask.clone() for name, mask in state["masks"].items() if not mask.all()}
+        self._check_state(state)
+        self._watcher.load_state_dict(state)
+        self._steps, self._owed = state["steps"], float(state.get("owed", 0.0))
+        self._holder.alive = {name: mask.clone() for name, mask in state["masks"].items() if not mask.all()}
         with torch.no_grad():
-            for name in self._alive:
-                self._hold_(name)
+            for name in self._holder.alive:
+                self._holder.hold_(name)
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        check_saved(state)
+        check_masks(state["masks"], self._params)
+        self._watcher.check_state(state)
 
     # ---- parts of the above --------------------------------------------------------------------------------------
 
-    @property
-    def _online(self) -> Online | None:
-        return None if self.uncertainty is None or isinstance(self.uncertainty, Mapping) else self.uncertainty
+    def _alive(self) -> dict[str, Tensor]:
+        """The mask of each part."""
+        return {part.name: part.take(self._holder.mask(part.param)) for part in self.parts}
 
-    def _fresh_states(self) -> list[dict[str, Any]]:
-        return [] if self._online is None else [self._online.init() for _ in self._owners]
-
-    def _mask(self, name: str) -> Tensor:
-        """True where a weight is alive, on the device where the parameter is now."""
-        param = self._params[name]
-        if name not in self._alive:
-            return torch.ones((), dtype=torch.bool, device=param.device).expand(param.shape)
-        if self._alive[name].device != param.device:
-            self._alive[name] = self._alive[name].to(param.device)
-        return self._alive[name]
-
-    def _alive_count(self, part: Part) -> int:
-        return int(torch.count_nonzero(part.take(self._mask(part.param))))
+    def _candidates(self, named: Collection[str] | None) -> dict[str, Tensor]:
+        """Which weights of each part a pruning of these parts (None: all) may keep."""
+        return self._alive()
 
     def _optimizer_of(self, name: str) -> Optimizer | None:
         return next((o for o, own in zip(self.optimizers, self._owners, strict=False) if name in own), None)
 
+    def _check_attached(self) -> None:
+        if not self._holder.attached:
+            raise ValueError(f"this {type(self).__name__} was detached: make a new one to go on pruning")
+
     def _weights(self) -> dict[str, Weight]:
         """All parameters that hold targets, after a check that they can be pruned."""
-        if not self._attached:
-            raise ValueError("this Pruner was detached: make a new one to go on pruning")
-        current = dict(self.model.named_parameters())
-        for name, param in self._params.items():
-            if name not in current or current[name] is not param:
-                raise ValueError(
-                    f"{name!r} is not the parameter it was when the Pruner was attached: attach a new Pruner"
-                )
-            low, high = param.data.aminmax()
-            if not (math.isfinite(low) and math.isfinite(high)):
-                raise ValueError(f"{name!r} has NaN or infinite weights: prune an earlier checkpoint")
-        return {n: Weight(n, p, self._mask(n) if n in self._alive else None) for n, p in self._params.items()}
+        self._check_attached()
+        check_params(self._params, dict(self.model.named_parameters()))
+        return {
+            n: Weight(n, p, self._holder.mask(n) if n in self._holder.alive else None) for n, p in self._params.items()
+        }
 
     def _ready_weights(self) -> dict[str, Weight]:
         """The same, after a check that each has an uncertainty."""
@@ -372,19 +384,13 @@ class Pruner:
             check_sigmas(self.uncertainty, self._params)
         else:
             check_trained(self._params, self._owners)
-        if self._online is not None:
-            for state, own in zip(self._states, self._owners, strict=True):
-                if own:
-                    self._online.check(state)
+        self._watcher.check()
         return weights
 
     def _estimate(self, weight: Weight) -> Estimate:
         if isinstance(self.uncertainty, Mapping):
             sigma = torch.as_tensor(self.uncertainty[weight.name])
             return Estimate(sigma.to(weight.param.device, accumulator(weight.param)), None)
-        at = next(i for i, own in enumerate(self._owners) if weight.name in own)
-        online = self._online or SecondMoment()
-        state = self._states[at] if self._states else online.init()
-        estimate = online.sigma(state, weight, self._optimizer_of(weight.name))
+        estimate = self._watcher.estimate(weight, self._optimizer_of(weight.name))
         check_moved(weight, estimate)
         return estimate

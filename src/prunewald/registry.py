@@ -27,6 +27,7 @@ criterion = partial(register, "criterion")
 uncertainty = partial(register, "uncertainty")
 allocation = partial(register, "allocation")
 pattern = partial(register, "pattern")
+schedule = partial(register, "schedule")
 
 
 def parts(kind: str) -> dict[str, type]:

@@ -1,18 +1,20 @@
 """From weights and sigmas to scores: what every tensor's criterion is given, computed when asked for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from prunewald.criteria import Criterion, Magnitude
+from prunewald.criteria import Criterion, Magnitude, MagnitudeUncertainty
 from prunewald.inference import rank_correlation
+from prunewald.optimizers import keeps_mean_square
 from prunewald.patterns import Pattern
 from prunewald.report import Row
-from prunewald.selection import Ranked, Scores
+from prunewald.selection import Count, Ranked, Scores
 from prunewald.uncertainty import Estimate
-from prunewald.weights import Group, Moments, Part, Weight, WeightStats, accumulator
+from prunewald.weights import Group, Moments, Part, Weight, WeightStats, accumulator, dense
 
 _SAMPLE = 1 << 16  # enough for three digits of a rank correlation
 
@@ -26,19 +28,21 @@ class Scorer:
         parts: Sequence[Part],
         criterion: Criterion,
         estimate: Callable[[Weight], Estimate] | None,
+        statistic: Callable[[str], Tensor | None] = lambda name: None,
     ) -> None:
         self.weights = weights
         self.parts = {part.name: part for part in parts}
         self.criterion = criterion
         self.estimate = estimate
+        self.statistic = statistic
         doubles = any(weight.param.dtype == torch.float64 for weight in weights.values())
         self.dtype = torch.float64 if doubles else torch.float32  # one for all, so that all can be compared
         self._spread = cache(self._compute_spread)  # scores are recomputed in each pass, spreads are not
 
     def scores(self) -> Scores:
         """The scores of all parts, lazily."""
-        sizes = {name: part.take(self.weights[part.param].param).numel() for name, part in self.parts.items()}
-        return Scores(sizes, lambda name: self.rank(self.stats(name)))
+        shapes = {name: part.take(self.weights[part.param].param).shape for name, part in self.parts.items()}
+        return Scores(shapes, lambda name: self.rank(self.stats(name)))
 
     def stats(self, name: str) -> WeightStats:
         """What is known of one part."""
@@ -46,6 +50,7 @@ class Scorer:
         weight = self.weights[part.param]
         estimate = self.estimate(weight) if self.estimate else None
         value = part.take(weight.param.detach())
+        grad, statistic = weight.param.grad, self.statistic(part.param)
         return WeightStats(
             name=name,
             weight=value.to(accumulator(value)),
@@ -53,6 +58,8 @@ class Scorer:
             sigma=None if estimate is None else part.take(estimate.sigma),
             frozen=None if estimate is None or estimate.frozen is None else part.take(estimate.frozen),
             spread_of=lambda group: self._spread(group, name),
+            gradient=None if grad is None else part.take(dense(grad)).to(accumulator(value)),
+            statistic=None if statistic is None else part.take(statistic).to(value.device),
         )
 
     def rank(self, stats: WeightStats) -> Ranked:
@@ -65,15 +72,15 @@ class Scorer:
             )
         if score.min().isnan():
             raise ValueError(f"{self.criterion!r} gave a NaN score for {stats.name!r}: check its sigma")
-        return Ranked(_in_order(score.to(self.dtype), stats), stats.weight.to(self.dtype))
+        return Ranked(_in_order(score.to(self.dtype), stats), stats.weight.to(self.dtype), stats.frozen)
 
     def untouched(self, name: str, keep: Tensor) -> Row:
         """The row of a part that a pruning leaves as it is, and that needs no score for it."""
         kept = int(torch.count_nonzero(keep))
         return Row(name, tuple(keep.shape), keep.numel(), kept, None, None, torch.nan, 1.0)
 
-    def row(self, stats: WeightStats, ranked: Ranked, keep: Tensor, pattern: Pattern) -> Row:
-        """What keeping `keep` means for one part, for the report."""
+    def row(self, stats: WeightStats, ranked: Ranked, keep: Tensor, pattern: Pattern, count: Count) -> Row:
+        """What keeping `keep`, which the pattern gave for this count, means for one part; for the report."""
         kept = int(torch.count_nonzero(keep))
         plain = isinstance(self.criterion, Magnitude)
         return Row(
@@ -84,7 +91,7 @@ class Scorer:
             threshold=_threshold(stats, ranked.score, keep) if 0 < kept < keep.numel() else None,
             frozen=None if stats.frozen is None else _share(stats.frozen, stats.alive),
             correlation=1.0 if plain else _correlation(stats, ranked),
-            overlap=1.0 if plain else _overlap(stats, keep, kept, pattern),
+            overlap=1.0 if plain else _overlap(stats, keep, pattern, count),
         )
 
     def _compute_spread(self, group: Group, name: str) -> float:
@@ -98,9 +105,23 @@ class Scorer:
         return moments.std(repr(name) if group == "part" else "all targets")
 
 
+def default_criterion(weights: Iterable[tuple[str, Tensor, Optimizer | None]]) -> tuple[Criterion, list[str]]:
+    """Tau, if every weight has an optimizer that keeps its second moment; else magnitude, and a note that says why."""
+    for name, param, optimizer in weights:
+        if not keeps_mean_square(optimizer, param):
+            held = (
+                "there is no optimizer" if optimizer is None else f"{type(optimizer).__name__} holds no second moment"
+            )
+            note = f"criterion: magnitude, since {held} of {name!r} (uncertainty=PseudoBootstrap() would give sigma)"
+            return Magnitude(), [note]
+    return MagnitudeUncertainty(), []
+
+
 def _threshold(stats: WeightStats, score: Tensor, keep: Tensor) -> float:
-    """The lowest score kept; frozen weights, below zero only to be ordered, count as 0."""
+    """The lowest score kept; frozen weights and zeros, below zero only to be ordered, count as 0."""
     lowest = float(score[keep].min())
+    if lowest <= torch.finfo(score.dtype).min:  # a pattern may keep a zero among its neighbours
+        lowest = min(0.0, float(score[keep & (stats.weight != 0)].min())) if stats.weight[keep].any() else 0.0
     return lowest if stats.frozen is None else max(lowest, 0.0)
 
 
@@ -127,6 +148,6 @@ def _correlation(stats: WeightStats, ranked: Ranked) -> float:
     return rank_correlation(score[living], weight[living].abs())
 
 
-def _overlap(stats: WeightStats, keep: Tensor, kept: int, pattern: Pattern) -> float:
-    same = pattern(Ranked(_in_order(stats.weight.abs(), stats), stats.weight), kept)
-    return int(torch.count_nonzero(same & keep)) / max(kept, 1)
+def _overlap(stats: WeightStats, keep: Tensor, pattern: Pattern, count: Count) -> float:
+    same = pattern(Ranked(_in_order(stats.weight.abs(), stats), stats.weight), count)
+    return int(torch.count_nonzero(same & keep)) / max(int(torch.count_nonzero(keep)), 1)

@@ -1,12 +1,15 @@
 """Exact-count, tie-stable selection at any size.
 
-The order is by score, ties by magnitude, then by position. Nothing is sorted and nothing concatenated: the k-th
-smallest value is found by a radix search over the bits of the floats, which only ever counts, piece by piece.
+The order is by score, ties by magnitude, then by position. No tensor is sorted and nothing concatenated: the k-th
+smallest value is found by a radix search over the bits of the floats, which only ever counts, piece by piece. Rows, of
+which there are many, are taken a chunk at a time, and sorted where that does not decide them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,31 +19,44 @@ from prunewald.weights import pieces
 _DIGIT = 16
 _FEW = 1 << 12  # below this, counting 2^16 digits costs more than it saves
 _KEPT = 1 << 22  # scores of so many weights are kept from pass to pass
+_STEP = 1 << 10  # one of so many is kept in a sketch
+_SORTED = 1 << 22  # so many weights are sorted at once
 _INTS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+Count: TypeAlias = int | Tensor  # of the weights of a tensor; as a tensor: of each of its rows
 
 
 class Ranked(NamedTuple):
-    """What orders the weights of one tensor: the score; ties by the magnitude of the weight."""
+    """What orders the weights of one tensor: the score; ties by the magnitude of the weight.
+
+    Where no gradient reached a weight, `frozen` is True: a score below zero is then an order, and no number.
+    """
 
     score: Tensor
     weight: Tensor
+    frozen: Tensor | None = None
 
 
 class Scores(Mapping[str, Ranked]):
     """The scores of many tensors by name, computed when asked for; those of a large model are never all kept."""
 
-    def __init__(self, sizes: Mapping[str, int], rank: Callable[[str], Ranked]) -> None:
-        self.sizes = dict(sizes)
+    def __init__(self, shapes: Mapping[str, Sequence[int]], rank: Callable[[str], Ranked]) -> None:
+        self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        self.sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
         self._rank = cache(rank) if sum(self.sizes.values()) <= _KEPT else rank
+
+    def only(self, name: str) -> "Scores":
+        """The scores of one of the tensors."""
+        return Scores({name: self.shapes[name]}, self._rank)
 
     def __getitem__(self, name: str) -> Ranked:
         return self._rank(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.sizes)
+        return iter(self.shapes)
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.shapes)
 
 
 class Cut(NamedTuple):
@@ -57,14 +73,64 @@ class Ties(NamedTuple):
     first: int
 
 
-def smallest(ranked: Ranked, count: int) -> Tensor:
-    """True for the `count` first in the order."""
+def smallest(ranked: Ranked, count: Count) -> Tensor:
+    """True for the `count` first in the order; with a count a row, for the first of each row."""
+    if isinstance(count, Tensor):
+        return smallest_by_row(ranked, count)
     if count <= 0:
         return torch.zeros(ranked.score.shape, dtype=torch.bool, device=ranked.score.device)
     if count >= ranked.score.numel():
         return torch.ones(ranked.score.shape, dtype=torch.bool, device=ranked.score.device)
     chosen, _ = below(find_cut(lambda: [ranked], count), ranked, 0)
     return chosen
+
+
+def smallest_by_row(ranked: Ranked, counts: Tensor) -> Tensor:
+    """True for the first in the order of each row, as many as its count says."""
+    score, weight = as_rows(ranked.score), as_rows(ranked.weight)
+    if counts.shape != score.shape[:1]:
+        raise ValueError(
+            f"counts of shape {tuple(counts.shape)} for a tensor of shape {tuple(ranked.score.shape)}: "
+            f"give one for each of its {len(score)} rows"
+        )
+    step = max(1, _SORTED // max(score.shape[1], 1))
+    columns = zip(score.split(step), weight.split(step), counts.to(score.device).split(step), strict=True)
+    return torch.cat([_row_heads(Ranked(s, w), count) for s, w, count in columns]).view(ranked.score.shape)
+
+
+def _row_heads(rows: Ranked, counts: Tensor) -> Tensor:
+    """The same of few rows; they are sorted only where their counts differ or cut a tie."""
+    count = int(counts[0])
+    if not 0 < count < rows.score.shape[1] or bool((counts != count).any()):
+        return _sorted_heads(rows, counts)
+    chosen = rows.score <= rows.score.kthvalue(count, dim=1, keepdim=True).values
+    tied = (chosen.sum(1) > count).nonzero().view(-1)
+    if tied.numel():
+        chosen[tied] = _sorted_heads(Ranked(rows.score[tied], rows.weight[tied]), counts[tied])
+    return chosen
+
+
+def _sorted_heads(rows: Ranked, counts: Tensor) -> Tensor:
+    chosen = torch.empty(rows.score.shape, dtype=torch.bool, device=rows.score.device)
+    place = torch.arange(rows.score.shape[1], device=rows.score.device)
+    return chosen.scatter_(1, in_order(rows), place < counts[:, None])
+
+
+def in_order(ranked: Ranked) -> Tensor:
+    """The places along the last dimension, from the first in the order to the last."""
+    light = ranked.weight.abs().sort(dim=-1, stable=True).indices
+    # Adding zero makes -0.0 and 0.0 one value for every way of sorting.
+    return light.gather(-1, (ranked.score.gather(-1, light) + 0.0).sort(dim=-1, stable=True).indices)
+
+
+def ascending(positive: Tensor) -> Tensor:
+    """Sort positive numbers: by their bits, which have the same order, and torch sorts integers much faster."""
+    return positive.view(_INTS[positive.dtype]).sort().values.view(positive.dtype)
+
+
+def as_rows(tensor: Tensor) -> Tensor:
+    """A tensor as the matrix of its rows, the indices of dimension 0; a vector is one row."""
+    return tensor.reshape(1, -1) if tensor.dim() < 2 else tensor.flatten(1)
 
 
 def counts_below(scores: Scores, count: int) -> dict[str, int]:
@@ -79,6 +145,55 @@ def counts_below(scores: Scores, count: int) -> dict[str, int]:
         chosen, taken = below(cut, ranked, taken)
         result[name] = int(torch.count_nonzero(chosen))
     return result
+
+
+class Sketch(NamedTuple):
+    """Some of the values of a tensor in ascending order, and their places in it: its first and its last among them."""
+
+    values: Tensor
+    places: Tensor
+    size: int
+
+    @classmethod
+    def of(cls, values: Tensor, step: int = _STEP) -> "Sketch":
+        """Every so-manieth of sorted values."""
+        size = values.numel()
+        places = torch.arange(0, size - 1 + step, step).clamp(max=size - 1) if size else torch.arange(0)
+        return cls(values[places.to(values.device)].cpu(), places, size)
+
+    def most_below(self, value: float) -> int:
+        """No more of the tensor can be below a value."""
+        known = int(torch.searchsorted(self.values, value))
+        return int(self.places[known]) if known < len(self.places) else self.size
+
+    def least_upto(self, value: float) -> int:
+        """At least so many of the tensor do not exceed a value."""
+        known = int(torch.searchsorted(self.values, value, right=True))
+        return int(self.places[known - 1]) + 1 if known else 0
+
+
+def bracket(sketches: Sequence[Sketch], count: int) -> tuple[float, float]:
+    """Two values: all that is below the first is among the `count` first of all, nothing above the second is."""
+    known = torch.cat([sketch.values for sketch in sketches]).sort().values.tolist()
+    low = bisect_right(known, count, key=lambda value: sum(s.most_below(value) for s in sketches)) - 1
+    high = bisect_left(known, count, key=lambda value: sum(s.least_upto(value) for s in sketches))
+    return known[low], known[high]
+
+
+def counts_below_sorted(sketches: Mapping[str, Sketch], values: Callable[[str], Ranked], count: int) -> dict[str, int]:
+    """As `counts_below`, of tensors in ascending order: each is needed only once more, to look where in doubt."""
+    low, high = bracket(list(sketches.values()), count)
+    sure: dict[str, int] = {}
+    doubtful: dict[str, Ranked] = {}
+    for name in sketches:
+        score, weight, _ = values(name)
+        ends = torch.tensor([low, high], dtype=score.dtype, device=score.device)
+        start, stop = int(torch.searchsorted(score, ends[0])), int(torch.searchsorted(score, ends[1], right=True))
+        sure[name] = start
+        doubtful[name] = Ranked(score[start:stop].clone(), weight[start:stop].clone())
+    scores = Scores({name: ranked.score.shape for name, ranked in doubtful.items()}, doubtful.__getitem__)
+    more = counts_below(scores, count - sum(sure.values()))
+    return {name: sure[name] + more[name] for name in sketches}
 
 
 def find_cut(tensors: Callable[[], Iterable[Ranked]], count: int) -> Cut:

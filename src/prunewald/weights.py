@@ -58,6 +58,25 @@ class WeightStats:
     sigma: Tensor | None
     frozen: Tensor | None  # True where no gradient arrived; None: unknown
     spread_of: Callable[[Group], float]
+    gradient: Tensor | None = None  # as the last backward pass left it
+    statistic: Tensor | None = None  # what the criterion's own `statistic` gathered
+
+    def require_gradient(self) -> Tensor:
+        """The gradient, or an error that says how to get one."""
+        if self.gradient is None:
+            raise ValueError(
+                f"{self.name!r} has no gradient, and this criterion needs one: call loss.backward() before prune()"
+            )
+        return self.gradient
+
+    def require_statistic(self) -> Tensor:
+        """The criterion's running statistic, or an error that says how to get one."""
+        if self.statistic is None:
+            raise ValueError(
+                f"{self.name!r} has no statistic yet, and this criterion needs one: train a few steps, or run data "
+                "through the model, after the Pruner is attached"
+            )
+        return self.statistic
 
     def require_sigma(self) -> Tensor:
         """Sigma, or an error that says how to get one."""

@@ -3,21 +3,19 @@
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
+from prunewald.files import FilePath, replacing
 from prunewald.storage.index import DTYPE_NAMES, unique
 
 FORMAT = "prunewald"
 VERSION = "0"
 _MAX_HEADER = 100_000_000  # safetensors reads no longer one
-
-FilePath = str | os.PathLike[str]
 
 
 class PackedFileError(ValueError):
@@ -41,7 +39,7 @@ def write(path: FilePath, index: str, parts: Mapping[str, Tensor]) -> None:
     head += b" " * (-len(head) % 8)
     if len(head) > _MAX_HEADER:
         raise ValueError(f"{len(parts)} tensors need a header of {len(head)} bytes; at most {_MAX_HEADER} go")
-    with _replacing(path) as file:
+    with replacing(path) as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for key in order:
             file.write(_raw(parts[key]))
@@ -119,25 +117,3 @@ def _copy(tensor: Tensor) -> Tensor:
 
 def _raw(tensor: Tensor) -> memoryview:
     return tensor.reshape(-1).view(torch.uint8).numpy().data
-
-
-@contextmanager
-def _replacing(path: FilePath) -> Iterator[BinaryIO]:
-    """Open a new file that takes the place of `path` only when all went well."""
-    target = os.path.realpath(path)  # a link stays a link
-    if not os.path.isdir(os.path.dirname(target)):
-        raise FileNotFoundError(f"{os.fspath(path)!r}: there is no folder {os.path.dirname(target)!r} to write to")
-    draft = os.path.join(os.path.dirname(target), f".prunewald-{secrets.token_hex(8)}.tmp")
-    file = open(draft, "xb")  # noqa: SIM115
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if os.path.exists(target):
-            os.chmod(draft, os.stat(target).st_mode & 0o777)
-        os.replace(draft, target)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(draft)
-        raise

@@ -55,6 +55,8 @@ def dump(entries: Sequence[Entry]) -> str:
 def parse(text: str) -> list[Entry]:
     """Read an index; ValueError with the reason if it is not one."""
     rows = json.loads(text, object_pairs_hook=unique)
+    if isinstance(rows, dict) and "masks" in rows:
+        raise ValueError("this file holds masks, not a model: read it with pw.masks.load")
     if not isinstance(rows, list):
         raise ValueError("the index is not a list")
     entries = [_entry(row) for row in rows]
@@ -76,11 +78,12 @@ def _entry(row: Any) -> Entry:
     match row:
         case {"names": list(names), "dtype": str(dtype), "shape": list(shape), "kept": kept, **rest}:
             named = names and all(isinstance(name, str) for name in names)
-            sized = all(_is_count(size) for size in shape) and (kept is None or _is_count(kept))
+            sized = all(is_count(size) for size in shape) and (kept is None or is_count(kept))
             if named and sized and dtype in DTYPES and not rest:
                 return Entry(tuple(names), dtype, tuple(shape), kept)
     raise ValueError(f"the index has an entry that makes no sense: {str(row)[:200]}")
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
+    """Tell whether a value from JSON is a size or a number of things."""
     return type(value) is int and 0 <= value < 2**63

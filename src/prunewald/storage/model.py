@@ -5,8 +5,9 @@ from typing import Any, Protocol, TypeVar, cast, overload
 
 from torch import Tensor, nn
 
+from prunewald.files import FilePath
 from prunewald.storage import container, index
-from prunewald.storage.container import FilePath, blaming
+from prunewald.storage.container import blaming
 from prunewald.storage.state import pack, same_bits, tied, unfit, unpack
 
 M = TypeVar("M", bound=nn.Module)

@@ -1,0 +1,83 @@
+"""Holding zeros: what is pruned stays at zero, after every step and in every gradient."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from prunewald.weights import zero_
+
+
+class Holder:
+    """The masks of some parameters, and the hooks that keep pruned gradients at zero."""
+
+    def __init__(self, params: Mapping[str, Tensor]) -> None:
+        self.params = params
+        self.alive: dict[str, Tensor] = {}  # of the parameters where anything was pruned
+        self._hooks: dict[str, Any] = {}
+        self._copies: list[dict[str, Tensor]] = []
+        self.attached = True
+        self.gradients = True  # whether to mask them: in the dark, pruned weights learn on
+
+    def mask(self, name: str) -> Tensor:
+        """True where a weight is alive, on the device where the parameter is now."""
+        param = self.params[name]
+        if name not in self.alive:
+            return torch.ones((), dtype=torch.bool, device=param.device).expand(param.shape)
+        if self.alive[name].device != param.device:
+            self.alive[name] = self.alive[name].to(param.device)
+        return self.alive[name]
+
+    def zero_(self) -> None:
+        """Set the pruned weights to zero, as after a step."""
+        for name in self.alive:
+            zero_(self.params[name], self.mask(name))
+            self.hook_(name)
+
+    def hold_(self, name: str) -> None:
+        """Zero the pruned weights of a parameter, here and in the copies, and their gradients from now on."""
+        zero_(self.params[name], self.mask(name))
+        for copy in self._copies:
+            zero_(copy[name], self.mask(name).to(copy[name].device))
+        self._mask_grad(name, self.params[name])
+        self.hook_(name)
+
+    def hook_(self, name: str) -> None:
+        """Mask the gradient after every backward pass, from when the parameter takes one."""
+        param = self.params[name]
+        if self.attached and param.requires_grad and name not in self._hooks:
+            self._hooks[name] = param.register_post_accumulate_grad_hook(partial(self._mask_grad, name))
+
+    def _mask_grad(self, name: str, param: Tensor) -> None:
+        # A sparse gradient has no place to mask; its weight is zeroed after the step all the same.
+        if self.gradients and param.grad is not None and not param.grad.is_sparse:
+            zero_(param.grad, self.mask(name))
+
+    def follow(self, copy: nn.Module) -> None:
+        """Zero the pruned weights in a copy of the model too, now and whenever masks change."""
+        inside = copy.module if isinstance(copy, AveragedModel) else copy
+        inside = getattr(inside, "_orig_mod", inside)  # what torch.compile wraps
+        found = dict(inside.named_parameters(remove_duplicate=False))
+        for name, param in self.params.items():
+            if name not in found or found[name].shape != param.shape:
+                held = f"of shape {tuple(found[name].shape)}" if name in found else "missing"
+                raise ValueError(
+                    f"{type(inside).__name__} is no copy of the model: its {name!r} is {held}, "
+                    f"and should have shape {tuple(param.shape)}"
+                )
+            if found[name] is param:
+                raise ValueError(
+                    f"{name!r} is the model's own parameter: follow() is for copies, such as AveragedModel"
+                )
+        self._copies.append({name: found[name] for name in self.params})
+        for name in self.alive:
+            zero_(found[name], self.mask(name).to(found[name].device))
+
+    def release(self) -> None:
+        """Let go: the zeros stay, nothing holds them any more."""
+        for hook in self._hooks.values():
+            hook.remove()
+        self._hooks, self._copies, self.attached = {}, [], False

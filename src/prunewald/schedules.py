@@ -1,0 +1,103 @@
+"""When to prune, and how far: a schedule is a function of the optimizer's step."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Integral, Real
+from typing import Protocol
+
+from prunewald.registry import schedule
+
+
+class Schedule(Protocol):
+    """Tells, after each optimizer step (the first is 1), to which sparsity to prune, or None for not now."""
+
+    def __call__(self, step: int) -> float | None:
+        """The sparsity to reach at this step."""
+
+
+@schedule("cubic")
+@dataclass(frozen=True)
+class Cubic:
+    """From `initial` to `final` between steps `begin` and `end`, every `every` steps.  Zhu & Gupta (2017), eq. 1.
+
+    Fast at first, when much is redundant, and slower towards the end: final + (initial - final)(1 - t)³, where t runs
+    from 0 to 1. With `begin` 0 the first pruning is that of step `every`: there is no step 0.
+
+    >>> [round(Cubic(0.8, begin=0, end=4, every=1)(step), 3) for step in range(5)]
+    [0.0, 0.463, 0.7, 0.787, 0.8]
+    """
+
+    final: float = 0.9
+    begin: int = 0
+    end: int = 10_000
+    every: int = 100
+    initial: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_whole(begin=(self.begin, 0), end=(self.end, 1), every=(self.every, 1))
+        if self.end <= self.begin:
+            raise ValueError(f"the schedule ends at step {self.end}, and begins at {self.begin}: end must be later")
+        _check_rising((self.initial, self.final), "initial and final sparsity")
+
+    def __call__(self, step: int) -> float | None:
+        """The sparsity at a step of the grid, or at the end."""
+        due = (step - self.begin) % self.every == 0 or step == self.end
+        if not self.begin <= step <= self.end or not due:
+            return None
+        left = 1 - (step - self.begin) / (self.end - self.begin)
+        return self.final + (self.initial - self.final) * left**3
+
+
+@schedule("stairs")
+@dataclass(frozen=True)
+class Stairs:
+    """One level after another, the first at step `begin` and the next each `every` steps later; one level is one shot.
+
+    >>> [Stairs((0.5, 0.9), begin=2, every=3)(step) for step in range(1, 7)]
+    [None, 0.5, None, None, 0.9, None]
+    """
+
+    levels: tuple[float, ...] = (0.5, 0.75, 0.9)
+    begin: int = 1000
+    every: int = 1000
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(self.levels))
+        check_whole(begin=(self.begin, 0), every=(self.every, 1))
+        check_levels(self.levels)
+
+    @property
+    def final(self) -> float:
+        """The last level."""
+        return self.levels[-1]
+
+    def __call__(self, step: int) -> float | None:
+        """The level whose step it is."""
+        place, rest = divmod(step - self.begin, self.every)
+        return self.levels[place] if not rest and 0 <= place < len(self.levels) else None
+
+
+def check_levels(levels: tuple[float, ...]) -> None:
+    """Sparsities that rise: each in range, none twice, none below the one before."""
+    if not levels:
+        raise ValueError("no levels were given: give rising sparsities, such as (0.5, 0.75, 0.9)")
+    _check_rising(levels, "levels")
+    for before, after in pairwise(levels):
+        if after == before:
+            raise ValueError(f"the levels {levels} have {after} twice: every level must be above the one before")
+
+
+def _check_rising(shares: tuple[float, ...], what: str) -> None:
+    for share in shares:
+        if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share < 1:
+            raise ValueError(f"{what} {shares}: each must be at least 0 and below 1, and {share!r} is not")
+    for before, after in pairwise(shares):
+        if after < before:
+            raise ValueError(f"{what} {shares} fall from {before} to {after}: what is pruned stays pruned")
+
+
+def check_whole(**steps: tuple[int, int]) -> None:
+    """Whole numbers by name, each with the least it may be."""
+    for name, (value, least) in steps.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+            raise ValueError(f"{name}={value!r}: must be a whole number of at least {least}")

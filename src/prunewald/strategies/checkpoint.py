@@ -1,0 +1,150 @@
+"""The state of a training: kept in memory to go back to, or in a folder to go on from."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from prunewald.checks import copied
+from prunewald.files import FilePath, replacing
+from prunewald.optimizers import as_list
+from prunewald.pruner import Pruner
+from prunewald.report import Report, Row
+
+State = dict[str, Any]
+
+
+class Checkpoint:
+    """A model and its optimizer as they are now, to rewind to after a pruning (Renda et al., 2020).
+
+    Take it early in training, and give `iterative` one of its methods: `rewind=checkpoint.weights_` sets weights,
+    moments and learning rate back, `rewind=checkpoint.lr_` the learning rate alone.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer | list[Optimizer]) -> None:
+        self._model, self._optimizers = model, as_list(optimizer)
+        self._weights = copied(model.state_dict())
+        self._states = [copied(o.state_dict()) for o in self._optimizers]
+
+    def weights_(self) -> None:
+        """Set the weights and the optimizer back."""
+        self._model.load_state_dict(self._weights)
+        for optimizer, state in zip(self._optimizers, self._states, strict=True):
+            optimizer.load_state_dict(copied(state))
+
+    def lr_(self) -> None:
+        """Set the learning rate back, and whatever else a scheduler may have changed; the weights stay."""
+        for optimizer, state in zip(self._optimizers, self._states, strict=True):
+            for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+                for key in group.keys() - saved.keys():
+                    del group[key]  # a scheduler's initial_lr, from which the next one would start
+                for key in saved.keys() - {"params"}:
+                    set_(group, key, saved[key])
+
+
+def set_(group: dict[str, Any], key: str, value: Any) -> None:
+    """Change a setting of a parameter group; a tensor is what a captured or compiled step reads, and stays that one."""
+    if isinstance(group.get(key), Tensor):
+        group[key].copy_(torch.as_tensor(value))
+    else:
+        group[key] = copied(value)
+
+
+def take(pruner: Pruner) -> State:
+    """All that a run needs to go on from here, apart from what it had in memory."""
+    params = pruner.model.named_parameters()
+    return {
+        "model": copied(pruner.model.state_dict()),
+        "grads": {name: copied(p.grad) for name, p in params if p.grad is not None},  # some criteria score by them
+        "optimizers": [copied(o.state_dict()) for o in pruner.optimizers],
+        "pruner": copied(pruner.state_dict()),
+        "report": None if pruner.report is None else asdict(pruner.report),
+        "random": _random(),
+    }
+
+
+def restore_(pruner: Pruner, state: Mapping[str, Any]) -> None:
+    """Go back to a state that was taken; torch's global random numbers too."""
+    pruner.model.load_state_dict(state["model"])
+    for name, param in pruner.model.named_parameters():
+        grad = state["grads"].get(name)
+        param.grad = None if grad is None else copied(grad).to(param.device)
+    for optimizer, own in zip(pruner.optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(copied(own))
+    pruner.load_state_dict(state["pruner"])
+    pruner.report = None if state["report"] is None else as_report(state["report"])
+    for device, numbers in state["random"].items():
+        if device == "cpu":
+            torch.set_rng_state(numbers.cpu())
+        elif int(device.removeprefix("cuda:")) < torch.cuda.device_count():
+            torch.cuda.set_rng_state(numbers.cpu(), device)
+
+
+def _random() -> dict[str, Tensor]:
+    devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+    return {"cpu": torch.get_rng_state()} | {f"cuda:{at}": torch.cuda.get_rng_state(at) for at in devices}
+
+
+def as_report(saved: Mapping[str, Any]) -> Report:
+    """A report, from the plain data that `asdict` made of it."""
+    return Report(**{**saved, "rows": [Row(**row) for row in saved["rows"]]})
+
+
+class Folder:
+    """States of one run by name, each written whole; a run with another plan is refused. Without a path, in memory."""
+
+    def __init__(self, path: FilePath | None, plan: Mapping[str, Any]) -> None:
+        self._path = None if path is None else Path(path)
+        self._memory: dict[str, State] = {}
+        if self._path is not None:
+            self._path.mkdir(parents=True, exist_ok=True)
+            self._check(self._path, plan)
+
+    def _check(self, path: Path, plan: Mapping[str, Any]) -> None:
+        file = path / "plan.json"
+        text = re.sub(" at 0x[0-9a-f]+", "", json.dumps(plan, indent=1))  # where functions were in another process
+        if not file.exists():
+            with replacing(file) as out:
+                out.write(text.encode())
+        elif (held := file.read_text(errors="replace")) != text:
+            raise ValueError(
+                f"{os.fspath(path)!r} holds another run: its plan is {held}, this one's is {text}. "
+                "Give another folder, or go on with the same plan"
+            )
+
+    def save(self, name: str, state: State) -> None:
+        """Keep a state."""
+        if self._path is None:
+            self._memory[name] = state
+        else:
+            with replacing(self._path / f"{name}.pt") as file:
+                torch.save(state, file)
+
+    def load(self, name: str) -> State | None:
+        """A state that was kept; None if there is none."""
+        if self._path is None:
+            return self._memory.get(name)
+        file = self._path / f"{name}.pt"
+        return _read(file) if file.exists() else None
+
+
+def _read(file: Path) -> State:
+    try:
+        state = torch.load(file, weights_only=True, map_location="cpu")
+    except Exception as error:  # whatever a broken file makes of zip, pickle or tensors
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{_no_state(file)} ({reason})") from error
+    if not isinstance(state, dict) or not {"model", "optimizers", "pruner", "random"} <= state.keys():
+        raise ValueError(_no_state(file))
+    return state
+
+
+def _no_state(file: Path) -> str:
+    return f"{os.fspath(file)!r} holds no state that this run could have written: delete it, and its part is done anew"

@@ -1,0 +1,50 @@
+"""Every file in examples/ runs, is short, and shows what it says."""
+
+import math
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+Numbers = dict[str, float]
+
+
+def averaging(found: Numbers) -> bool:
+    """The copy that was told has the model's zeros, the other none of them."""
+    kept = found["averaged zeros"] == found["model zeros"] == pytest.approx(0.9, abs=1e-3)
+    return kept and found["untold zeros"] < 0.01 and found["averaged"] > 0.75
+
+
+def batchnorm(found: Numbers) -> bool:
+    return found["dense"] > 0.75 and found["recalibrated"] > found["pruned"] + 0.1
+
+
+def distillation(found: Numbers) -> bool:
+    return found["distilled"] > 0.78 and found["distilled"] > found["pruned"] + 0.05
+
+
+def regularisation(found: Numbers) -> bool:
+    weights = found["weights, L1"] > found["weights, no penalty"]
+    return weights and found["units, group lasso"] > found["units, no penalty"]
+
+
+SHOWS: dict[str, Callable[[Numbers], bool]] = {
+    check.__name__: check for check in (averaging, batchnorm, distillation, regularisation)
+}
+
+
+def test_they_are_there() -> None:
+    assert SHOWS.keys() <= {path.stem for path in EXAMPLES}
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_shows_what_it_says(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 60, "short enough to read from top to bottom"
+    found = runpy.run_path(str(path))["main"]()
+    assert found
+    assert all(math.isfinite(number) for number in found.values())
+    assert "%" in capsys.readouterr().out
+    assert SHOWS.get(path.stem, bool)(found), found

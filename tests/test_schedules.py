@@ -1,0 +1,540 @@
+"""Gradual pruning: the schedule's levels are reached at its steps, by optimizer.step() alone."""
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+import prunewald as pw
+from prunewald.registry import parts
+from tests.resuming import same
+from tests.training import closure_step, fused, hooks_on, loss_of, minus_zero_or_worse, net, one_step, sgd
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:standard errors from", "ignore:batches of", "ignore:sigma is over"),
+]
+
+CUBIC = pw.Cubic(0.8, begin=2, end=9, every=3, initial=0.1)
+# Zhu & Gupta (2017), eq. 1: s_f + (s_i - s_f)(1 - (t - t0) / (n Δt))³.
+LEVELS = {step: 0.8 + (0.1 - 0.8) * (1 - (step - 2) / 7) ** 3 for step in (2, 5, 8, 9)}
+SIZES = {"0.weight": 48, "2.weight": 32}
+
+
+def adam(model: nn.Module) -> Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def pruned_share(model: nn.Module, name: str) -> float:
+    return float((model.get_parameter(name) == 0).double().mean())
+
+
+def go(pruner: pw.Pruner, steps: range, step: Any = one_step) -> None:
+    for number in steps:
+        step(pruner.model, pruner.optimizers[0], number)
+
+
+# ---- the function ------------------------------------------------------------------------------------------------
+
+
+def test_cubic_is_the_formula_at_its_steps_and_nothing_elsewhere():
+    assert {step: CUBIC(step) for step in range(-3, 20) if CUBIC(step) is not None} == pytest.approx(LEVELS)
+
+
+def test_cubic_ends_exactly_at_final():
+    for final in (0.9, 0.1, 1 / 3):
+        assert pw.Cubic(final, begin=3, end=10, every=4)(10) == final
+        assert pw.Cubic(final, begin=3, end=11, every=4)(11) == final
+
+
+def test_stairs():
+    stairs = pw.Stairs((0.5, 0.75, 0.9), begin=4, every=2)
+    assert {s: stairs(s) for s in range(-5, 20) if stairs(s) is not None} == {4: 0.5, 6: 0.75, 8: 0.9}
+    assert stairs.final == 0.9
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (pw.Cubic, {"begin": 10, "end": 10}, "ends at step 10, and begins at 10"),
+        (pw.Cubic, {"begin": 10, "end": 3}, "ends at step 3, and begins at 10"),
+        (pw.Cubic, {"initial": 0.5, "final": 0.4}, "fall from 0.5 to 0.4"),
+        (pw.Cubic, {"final": 1.0}, "1.0 is not"),
+        (pw.Cubic, {"final": 90}, "90 is not"),
+        (pw.Cubic, {"final": float("nan")}, "nan is not"),
+        (pw.Cubic, {"final": "0.9"}, "'0.9' is not"),
+        (pw.Cubic, {"every": 0}, "every=0: must be a whole number of at least 1"),
+        (pw.Cubic, {"every": 2.5}, "every=2.5"),
+        (pw.Cubic, {"every": True}, "every=True"),
+        (pw.Cubic, {"begin": -1}, "begin=-1"),
+        (pw.Cubic, {"begin": "0"}, "begin='0'"),
+        (pw.Cubic, {"end": 10.5}, "end=10.5"),
+        (pw.Stairs, {"levels": ()}, "no levels"),
+        (pw.Stairs, {"levels": (0.5, 0.4)}, "fall from 0.5 to 0.4"),
+        (pw.Stairs, {"levels": (0.5, 0.5)}, "0.5 twice"),
+        (pw.Stairs, {"levels": (0.5, 1.5)}, "1.5 is not"),
+        (pw.Stairs, {"begin": None}, "begin=None"),
+        (pw.Stairs, {"every": -3}, "every=-3"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused(kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**options)
+
+
+# ---- at the steps of a training ----------------------------------------------------------------------------------
+
+
+def assert_levels(pruner: pw.Pruner, step: Callable[[int], None], schedule: Any = CUBIC, last: int = 12) -> None:
+    """Train, and see after each step the zeros of the last level that was due."""
+    level = 0.0
+    for number in range(1, last + 1):
+        step(number)
+        level = schedule(number) or level
+        assert pruner.steps == number
+        for name, size in SIZES.items():
+            assert pruned_share(pruner.model, name) == round(level * size) / size, (number, name)
+            assert not minus_zero_or_worse(pruner.model.get_parameter(name), ~pruner.masks[name])
+    assert level == schedule.final
+
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "rolling": {"uncertainty": pw.PseudoBootstrap(last=4)},
+    "second-moment": {"uncertainty": pw.SecondMoment(), "criterion": "wald"},
+    "dict": {
+        "uncertainty": {name: torch.ones(size[::-1]) for name, size in (("0.weight", (6, 8)), ("2.weight", (8, 4)))}
+    },
+    **{name: {"criterion": name} for name in sorted(parts("criterion"))},
+}
+
+
+@pytest.mark.parametrize("make", [sgd, adam])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_level_is_reached_at_its_step(choice, make):
+    model = net()
+    optimizer = make(model)
+    pruner = pw.Pruner(model, optimizer, schedule=CUBIC, **CHOICES[choice])
+    assert_levels(pruner, lambda step: one_step(model, optimizer, step))
+    assert pruner.report is not None
+    assert pruner.report.sparsity == pruner.sparsity
+
+
+def test_batch_means():
+    schedule = pw.Cubic(0.8, begin=4, end=12, every=3)
+    pruner = pw.Pruner(net(), uncertainty=pw.BatchMeans(length=2), schedule=schedule)
+    assert_levels(pruner, lambda step: own_step(pruner, step), schedule)
+
+
+@torch.no_grad()
+def own_step(pruner: pw.Pruner, step: int) -> None:
+    pruner.model.zero_grad()
+    with torch.enable_grad():
+        loss_of(pruner.model, step).backward()
+    for param in pruner.model.parameters():
+        assert param.grad is not None
+        param.sub_(0.1 * param.grad + 0.001)
+    pruner.apply_()
+
+
+def test_without_an_optimizer_apply_is_the_step():
+    pruner = pw.Pruner(net(), criterion="magnitude", schedule=CUBIC)
+    assert_levels(pruner, lambda step: own_step(pruner, step))
+
+
+def test_with_an_optimizer_apply_is_no_step():
+    pruner = pw.Pruner(net(), sgd(net()), criterion="magnitude", schedule=CUBIC)
+    for _ in range(5):
+        pruner.apply_()
+    assert (pruner.steps, pruner.sparsity) == (0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "LBFGS"])
+def test_a_closure(name):
+    model = net()
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01)
+    pruner = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap(last=4), schedule=CUBIC)
+    assert_levels(pruner, lambda step: closure_step(model, optimizer, step))
+
+
+@pytest.mark.parametrize(
+    "choice", [{}, {"uncertainty": pw.PseudoBootstrap(last=4)}, {"criterion": "movement"}], ids=str
+)
+def test_several_optimizers_count_the_steps_of_the_last(choice):
+    model = net()
+    first, second = sgd(model[0]), adam(model[2])
+    pruner = pw.Pruner(model, [first, second], schedule=CUBIC, **choice)
+
+    def step(number: int) -> None:
+        model.zero_grad()
+        loss_of(model, number).backward()
+        first.step()
+        second.step()
+
+    assert_levels(pruner, step)
+
+
+def test_a_compiled_step():
+    model = net()
+    optimizer = adam(model)
+    pruner = pw.Pruner(model, optimizer, schedule=CUBIC)
+    compiled = torch.compile(optimizer.step, backend="eager")
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        loss_of(model, number).backward()
+        compiled()
+
+    assert_levels(pruner, step)
+
+
+@pytest.mark.parametrize("form", ["fused", "unfused"])
+def test_steps_that_a_scaler_skips_do_not_count(form):
+    model = net()
+    optimizer = fused("Adam", model.parameters(), lr=0.01) if form == "fused" else adam(model)
+    pruner = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap(last=4), schedule=CUBIC)
+    scaler = GradScaler("cpu", init_scale=1024.0)
+
+    def scaled(number: int, factor: float) -> None:
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, number) * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    def step(number: int) -> None:
+        reports = pruner.report
+        for _ in range(1 + number % 2):
+            scaled(number, torch.inf)
+        assert pruner.report is reports, "a skipped step pruned"
+        scaled(number, 1.0)
+
+    assert_levels(pruner, step)
+
+
+@pytest.mark.parametrize("scope", sorted(parts("allocation")))
+def test_every_scope(scope):
+    model = net()
+    optimizer = adam(model)
+    pruner = pw.Pruner(model, optimizer, scope=scope, schedule=pw.Cubic(0.75, end=8, every=1))
+    before = pruner.masks
+    for step in range(10):
+        one_step(model, optimizer, step)
+        assert all((mask <= before[name]).all() for name, mask in pruner.masks.items())
+        before = pruner.masks
+    assert pruner.sparsity == pytest.approx(0.75, abs=0.06)  # a row of 6 weights has no 4.5
+
+
+def test_n_of_m_ends_in_exactly_two_of_four():
+    model = nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4))
+    optimizer = adam(model)
+    pruner = pw.Pruner(model, optimizer, pattern="n-of-m", schedule=pw.Cubic(0.5, end=8, every=3))
+    shares = []
+    for _ in range(9):
+        optimizer.zero_grad()
+        model(torch.randn(8, 16)).square().sum().backward()
+        optimizer.step()
+        shares.append(pruner.sparsity)
+    assert 0 < shares[2] < shares[5] < shares[7] == shares[8] == 0.5
+    for mask in pruner.masks.values():
+        assert (mask.reshape(-1, 4).sum(1) == 2).all()
+
+
+def test_any_function_of_the_step_is_a_schedule():
+    model = net()
+    pruner = pw.Pruner(model, sgd(model), schedule={3: 0.25, 5: 0.5}.get)
+    go(pruner, range(3))
+    assert pruner.sparsity == 0.25
+    go(pruner, range(3, 6))
+    assert pruner.sparsity == 0.5
+
+
+def test_a_function_that_asks_for_nonsense_is_told_so():
+    model = net()
+    pruner = pw.Pruner(model, sgd(model), schedule={2: 50}.get)
+    with pytest.raises(ValueError, match=r"0.9 prunes 90 %\), not 50"):
+        go(pruner, range(3))
+    assert pruner.sparsity == 0
+
+
+def test_a_short_name_is_a_schedule():
+    model = net()
+    assert pw.Pruner(model, sgd(model), schedule="cubic").schedule == pw.Cubic()
+
+
+# ---- with what was gathered --------------------------------------------------------------------------------------
+
+
+def test_a_rolling_window_runs_on_over_scheduled_prunings():
+    model = net()
+    optimizer = sgd(model)
+    pruner = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap(last=6), schedule=CUBIC)
+    snapshots = []
+    for step in range(8):  # prunes after steps 2, 5 and 8
+        one_step(model, optimizer, step)
+        snapshots.append(model[0].weight.detach().clone())
+    alive = pruner.masks["0.weight"]
+    expected = torch.stack(snapshots[2:]).std(0)
+    torch.testing.assert_close(pruner.sigma()["0.weight"][alive], expected[alive], rtol=1e-5, atol=1e-9)
+
+
+def test_the_state_of_a_criterion_runs_on():
+    model = net()
+    optimizer = sgd(model, momentum=0.0)
+    pruner = pw.Pruner(model, optimizer, criterion="movement", schedule=CUBIC)
+    total = torch.zeros(8, 6)
+    for step in range(9):
+        before = model[0].weight.detach().clone()
+        one_step(model, optimizer, step)
+        total -= before * model[0].weight.grad
+    alive = pruner.masks["0.weight"]
+    torch.testing.assert_close(pruner.scores()["0.weight"][alive], total[alive])
+
+
+def test_a_scheduled_pruning_chooses_what_prune_would():
+    model, other = net(), net()
+    optimizer, hand = sgd(model), sgd(other)
+    scheduled = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap(last=5), schedule=pw.Stairs((0.7,), begin=5))
+    plain = pw.Pruner(other, hand, uncertainty=pw.PseudoBootstrap(last=5))
+    go(scheduled, range(5))
+    go(plain, range(5))
+    assert plain.prune(0.7) == scheduled.report
+    assert same(plain.masks, scheduled.masks)
+    go(scheduled, range(5, 8))
+    go(plain, range(5, 8))
+    assert same(model.state_dict(), other.state_dict())
+
+
+def test_momentum_of_what_is_pruned_is_forgotten():
+    model = net()
+    optimizer = sgd(model)
+    pruner = pw.Pruner(model, optimizer, criterion="magnitude", schedule=CUBIC)
+    go(pruner, range(2))
+    dead = ~pruner.masks["0.weight"]
+    assert dead.any()
+    assert not optimizer.state[model[0].weight]["momentum_buffer"][dead].any()
+    assert not model[0].weight.grad[dead].any()
+
+
+def test_a_level_that_changes_nothing_leaves_the_history_of_lbfgs():
+    model = net()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1)
+    pruner = pw.Pruner(model, optimizer, criterion="magnitude", schedule=pw.Cubic(0.6, end=20, every=1))
+    pruner.prune(0.7)
+    for step in range(3):
+        closure_step(model, optimizer, step)
+    assert optimizer.state[model[0].weight]["old_dirs"]
+
+
+def test_what_was_pruned_by_hand_stays_until_the_schedule_is_above_it():
+    model = net()
+    optimizer = sgd(model)
+    pruner = pw.Pruner(model, optimizer, criterion="magnitude", schedule=CUBIC)
+    pruner.prune({"0.weight": 0.75})
+    by_hand = pruner.masks["0.weight"]
+    for step in range(1, 9):
+        one_step(model, optimizer, step)
+        level = CUBIC(step) or 0.0
+        if level:
+            assert pruned_share(model, "0.weight") == max(0.75, round(level * 48) / 48)
+            assert pruned_share(model, "2.weight") == round(level * 32) / 32
+        assert (pruner.masks["0.weight"] <= by_hand).all()
+    go(pruner, range(8, 9))
+    assert pruned_share(model, "0.weight") == round(0.8 * 48) / 48
+
+
+@pytest.mark.parametrize("scope", ["global", "row"])
+def test_what_was_pruned_by_hand_in_other_scopes(scope):
+    model = net()
+    pruner = pw.Pruner(model, sgd(model), criterion="magnitude", scope=scope, schedule=CUBIC)
+    pruner.prune({"0.weight": 0.7})
+    by_hand = pruner.masks["0.weight"]
+    go(pruner, range(9))
+    assert (pruner.masks["0.weight"] <= by_hand).all()
+    assert pruner.sparsity == pytest.approx(0.8, abs=0.05)
+
+
+# ---- when nothing can be told yet --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"uncertainty": pw.PseudoBootstrap(last=5, total_steps=20)}, "with a schedule, leave that out"),
+        (
+            {"uncertainty": pw.PseudoBootstrap(), "schedule": pw.Cubic(0.9, end=20, every=1)},
+            r"prunes at step 1, and PseudoBootstrap\(last=200.*\) can tell nothing before step 2: begin later",
+        ),
+        (
+            {"uncertainty": pw.PseudoBootstrap(every=7), "schedule": pw.Stairs((0.5,), begin=13)},
+            "13, .* before step 14",
+        ),
+        ({"uncertainty": pw.BatchMeans(length=7), "schedule": pw.Stairs((0.5,), begin=13)}, "13, .* before step 14"),
+        ({"pattern": "n-of-m"}, r"ends at 0.8, but KeepNOfM\(.*\) prunes 0.5 and no more: set final=0.5"),
+        ({"schedule": "cubical"}, "unknown schedule 'cubical'; known: cubic, stairs"),
+    ],
+)
+def test_what_cannot_work_is_refused_and_nothing_is_attached(options, message):
+    model = nn.Sequential(nn.Linear(8, 8))
+    optimizer = sgd(model)
+    with pytest.raises(ValueError, match=message):
+        pw.Pruner(model, optimizer, **{"schedule": CUBIC, **options})
+    assert hooks_on(model, optimizer) == 0
+
+
+def test_a_schedule_that_is_none_is_refused():
+    with pytest.raises(TypeError, match=r"schedule=0.9: give one such as Cubic"):
+        pw.Pruner(net(), schedule=0.9)
+
+
+def test_an_estimator_that_is_not_asked_need_not_be_ready():
+    model = net()
+    pruner = pw.Pruner(model, sgd(model), criterion="magnitude", uncertainty="batch-means", schedule=CUBIC)
+    go(pruner, range(9))
+    assert pruner.sparsity == pytest.approx(0.8, abs=0.01)
+
+
+@pytest.mark.parametrize("estimator", [pw.PseudoBootstrap(last=3), pw.BatchMeans(length=2)], ids=repr)
+def test_a_pruning_that_has_to_wait_is_made_up_for(estimator):
+    model = net()
+    pruner = pw.Pruner(model, sgd(model), uncertainty=estimator, schedule=pw.Stairs((0.5, 0.8), begin=5, every=10))
+    go(pruner, range(4))
+    pruner.prune(0.1)  # the window starts anew, one step before the schedule's first level
+    with pytest.warns(UserWarning, match=r"step 5 is put off until it can be: .* needs two"):
+        go(pruner, range(4, 5))
+    steps = 1
+    while pruner.sparsity < 0.4:
+        assert pruner.sparsity == pytest.approx(0.1, abs=0.01)
+        assert steps < 4
+        go(pruner, range(5, 6))
+        steps += 1
+    assert pruner.sparsity == 0.5
+    assert steps == (2 if isinstance(estimator, pw.PseudoBootstrap) else 4)
+    go(pruner, range(6, 11))
+    assert pruner.sparsity == 0.5
+
+
+def test_a_layer_that_gets_its_first_gradient_late():
+    """As where the next layer starts at zero: no reason to stop a training at its first step."""
+    model = net()
+    nn.init.zeros_(model[2].weight)
+    pruner = pw.Pruner(model, adam(model), schedule=pw.Stairs((0.5,), begin=1))
+    with pytest.warns(UserWarning, match=r"step 1 is put off.*'0.weight' got no gradient"):
+        go(pruner, range(1))
+    assert pruner.sparsity == 0
+    go(pruner, range(1, 2))
+    assert pruner.sparsity == 0.5
+
+
+def test_an_optimizer_that_steps_later_than_the_last():
+    model = net()
+    late, last = adam(model[0]), adam(model[2])
+    pruner = pw.Pruner(model, [late, last], criterion="wald", schedule=pw.Stairs((0.5,), begin=1))
+    loss_of(model, 0).backward()
+    with pytest.warns(UserWarning, match="step 1 is put off"):
+        last.step()
+    last.step()
+    late.step()
+    assert pruner.sparsity == 0
+    last.step()
+    assert pruner.sparsity == 0.5
+
+
+def test_weights_that_are_not_finite_are_an_error_at_once():
+    model = net()
+    pruner = pw.Pruner(model, sgd(model), criterion="magnitude", schedule=CUBIC)
+    with torch.no_grad():
+        model[0].weight[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="'0.weight' has NaN"):
+        go(pruner, range(2))
+
+
+@pytest.mark.filterwarnings("default:sigma is over")
+def test_a_window_that_is_still_short_is_warned_of_once():
+    model = net()
+    pruner = pw.Pruner(model, sgd(model), uncertainty=pw.PseudoBootstrap(last=200), schedule=CUBIC)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        go(pruner, range(9))
+    assert [str(one.message) for one in told] == ["sigma is over 2 snapshots, fewer than last=200"]
+    assert pruner.sparsity == pytest.approx(0.8, abs=0.01)
+
+
+# ---- resume ------------------------------------------------------------------------------------------------------
+
+
+class Training:
+    """A run that can be stopped after any step."""
+
+    def __init__(self, choice: dict[str, Any], seed: int = 0) -> None:
+        self.model = net(seed)
+        self.optimizers = [sgd(self.model[0]), adam(self.model[2])]
+        self.pruner = pw.Pruner(self.model, self.optimizers, schedule=CUBIC, **choice)
+
+    def go(self, first: int, last: int) -> "Training":
+        for number in range(first, last):
+            self.model.zero_grad()
+            loss_of(self.model, number).backward()
+            for optimizer in self.optimizers:
+                optimizer.step()
+            if number == 3:
+                self.pruner.prune(0.5)  # the window starts anew: the next level, after step 5, is put off
+        return self
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "pruner": self.pruner.state_dict(),
+        }
+
+    def load(self, path: Path) -> "Training":
+        state = torch.load(path, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.pruner.load_state_dict(state["pruner"])
+        return self
+
+
+RESUMED: dict[str, dict[str, Any]] = {
+    "second-moment": {},
+    "rolling": {"uncertainty": pw.PseudoBootstrap(last=4)},
+    "platon": {"criterion": "platon", "scope": "global"},
+}
+
+
+@cache
+def uninterrupted(choice: str) -> dict[str, Any]:
+    run = Training(RESUMED[choice]).go(0, 11)
+    assert run.pruner.sparsity == pytest.approx(0.8, abs=0.02)
+    return run.state()
+
+
+@pytest.mark.filterwarnings("ignore:the pruning of step 5 is put off")
+@pytest.mark.parametrize("moment", range(1, 11))
+@pytest.mark.parametrize("choice", RESUMED)
+def test_going_on_is_exact(choice, moment, tmp_path):
+    torch.save(Training(RESUMED[choice]).go(0, moment).state(), tmp_path / "state")
+    resumed = Training(RESUMED[choice], seed=1).load(tmp_path / "state")
+    assert same(resumed.go(moment, 11).state(), uninterrupted(choice))
+
+
+@pytest.mark.filterwarnings("ignore:the pruning of step 5 is put off")
+def test_the_resumed_run_had_a_pruning_to_make_up_for():
+    """Guards the test above."""
+    run = Training(RESUMED["rolling"]).go(0, 5)
+    assert run.pruner.state_dict()["owed"] == pytest.approx(LEVELS[5])
+    assert run.go(5, 6).pruner.state_dict()["owed"] == 0
+
+
+def test_the_state_of_before_there_were_schedules_still_loads():
+    state = pw.Pruner(net(), criterion="magnitude").state_dict()
+    del state["owed"]
+    pw.Pruner(net(), criterion="magnitude").load_state_dict(state)
