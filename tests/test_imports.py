@@ -22,7 +22,7 @@ LEVELS = [
     },
     {"uncertainty", "ensemble"},
     {"scoring", "checks", "significance", "choice", "holding", "watching", "pruner", "surgery", "strategies"},
-    {"storage", "masks", "figures"},
+    {"storage", "masks", "export", "figures"},
     {"lab", "cli"},
 ]
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}

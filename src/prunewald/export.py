@@ -1,0 +1,140 @@
+"""A pruned model for others to run: plain safetensors, ONNX, torch.export, and torch.nn.utils.prune's own form.
+
+In all of them the zeros are in the weights; nothing of prunewald is needed to load them.
+"""
+
+import io
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prunewald.files import FilePath, replacing
+
+Inputs = Tensor | tuple[Any, ...]
+
+
+def to_safetensors(model: nn.Module, path: FilePath) -> None:
+    """Write all parameters and buffers, dense, zeros included; `safetensors.torch.load_model` reads it back.
+
+    Of tied tensors only the first is written, as safetensors has it, and the other names stand in the metadata.
+    """
+    try:
+        from safetensors.torch import save
+    except ImportError as error:
+        raise ImportError("to_safetensors() needs safetensors: pip install safetensors") from error
+    first: dict[Any, str] = {}
+    others: dict[str, str] = {}
+    kept: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        same = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else name
+        if first.setdefault(same, name) == name:
+            kept[name] = tensor.detach().cpu().contiguous()
+        else:
+            others[name] = first[same]
+    with replacing(path) as file:
+        file.write(save(kept, metadata={"format": "pt", **others}))
+
+
+def to_onnx(model: nn.Module, inputs: Inputs, path: FilePath, *, tolerance: float = 1e-4) -> float:
+    """Write an ONNX file that onnxruntime has run: returns the largest difference to the model's own outputs.
+
+    `inputs` are an example; a batch of two or more leaves the size of batches open. Differences are relative to the
+    largest output; one above `tolerance` is an error, and nothing is written.
+    """
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401 (torch.onnx writes with it)
+    except ImportError as error:
+        raise ImportError(f"to_onnx() needs {error.name}: pip install 'prunewald[export]'") from error
+    example = inputs if isinstance(inputs, tuple) else (inputs,)
+    with _evaluating(model), torch.no_grad():
+        wanted = _first(model(*example))
+        program: Any = torch.onnx.export(
+            model, example, dynamo=True, verbose=False, dynamic_shapes=_open_batches(example)
+        )
+    content = program.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    given = {one.name: x.cpu().numpy() for one, x in zip(session.get_inputs(), example, strict=True)}
+    got = torch.from_numpy(session.run(None, given)[0])
+    difference = float((got - wanted.cpu()).abs().max() / wanted.abs().max().clamp(min=1e-12))
+    if not difference <= tolerance:
+        raise ValueError(
+            f"onnxruntime's outputs differ from the model's by {difference:.2g} of the largest, above "
+            f"tolerance={tolerance!r}: nothing was written"
+        )
+    with replacing(path) as file:
+        file.write(content)
+    return difference
+
+
+def to_torch_export(model: nn.Module, inputs: Inputs, path: FilePath) -> None:
+    """Write a program of torch.export, which `torch.export.load` reads back without the model's code."""
+    example = inputs if isinstance(inputs, tuple) else (inputs,)
+    with _evaluating(model), torch.no_grad():
+        program = torch.export.export(model, example, dynamic_shapes=_open_batches(example))
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    with replacing(path) as file:
+        file.write(buffer.getvalue())
+
+
+def to_torch_prune(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict as torch.nn.utils.prune has it: a `_orig` and a `_mask` for each masked parameter.
+
+    It loads into a model on which `torch.nn.utils.prune.identity` was called for these parameters.
+    """
+    state: dict[str, Tensor] = dict(model.state_dict())
+    for name, mask in masks.items():
+        if name not in state or state[name].shape != mask.shape:
+            held = f"of shape {tuple(state[name].shape)}" if name in state else "missing"
+            raise ValueError(
+                f"the masks are of another model: its {name!r} is {held}, the mask has {tuple(mask.shape)}"
+            )
+        weight = state.pop(name)
+        state |= {f"{name}_orig": weight, f"{name}_mask": mask.to(weight)}
+    return state
+
+
+def from_torch_prune(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A plain state dict, and the masks, from one of a model that torch.nn.utils.prune has pruned."""
+    masked = [name.removesuffix("_orig") for name in state if name.endswith("_orig")]
+    masks = {}
+    plain = {name: t for name, t in state.items() if not name.endswith(("_orig", "_mask"))}
+    for name in masked:
+        if f"{name}_mask" not in state:
+            raise ValueError(
+                f"{name + '_orig'!r} has no {name + '_mask'!r} beside it: not a state dict of a pruned model"
+            )
+        masks[name] = state[f"{name}_mask"] != 0
+        plain[name] = state[f"{name}_orig"] * masks[name]
+    return plain, masks
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """In eval mode, as it will be run; every part's own mode comes back. Torch's deprecations are not the user's."""
+    modes = {part: part.training for part in model.modules()}
+    model.eval()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def _open_batches(example: tuple[Any, ...]) -> tuple[Any, ...]:
+    auto = getattr(torch.export.Dim, "AUTO", None)
+    if auto is None:
+        raise ImportError(f"this export needs torch 2.6 or newer, not {torch.__version__}")
+    return tuple({0: auto} if isinstance(x, Tensor) and x.dim() else None for x in example)
+
+
+def _first(output: Any) -> Tensor:
+    found: Tensor = output if isinstance(output, Tensor) else next(iter(output))
+    return found
