@@ -340,3 +340,11 @@ def test_a_pattern_is_the_same_on_every_device(part):
     for keep in (score.numel() // 2, 5001, torch.full((64,), 64), torch.arange(64) + 64):
         if isinstance(keep, int) or part in (Element(), KeepNOfM(), Block(1)):
             assert torch.equal(part(here, keep), part(there, keep).cpu())
+
+
+def test_the_scores_that_are_given_stay_as_they_are():
+    score = torch.tensor([[-torch.inf, 1.0], [2.0, -3.0]], dtype=torch.float64)
+    before = score.clone()
+    for part in (Filter(0), Filter(1, "mean"), Block(1, 2), Block(2, 1, "l1")):
+        part(Ranked(score, score), 2)
+        assert torch.equal(score, before)

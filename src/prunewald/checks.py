@@ -11,11 +11,8 @@ from torch import Tensor
 from prunewald.patterns import Element
 from prunewald.registry import brief
 from prunewald.uncertainty import BatchMeans, Estimate, PseudoBootstrap
-from prunewald.weights import Weight
-
-
-class NotYet(ValueError):
-    """Nothing can be told of the weights now, but training on may help."""
+from prunewald.uncertainty.analytic import Sigmas
+from prunewald.weights import NotYet, Weight
 
 
 def check_request(sparsity: object, threshold: object, alpha: object, fdr: object, pattern: object) -> None:
@@ -74,8 +71,10 @@ def check_sigmas(sigmas: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> 
                 "give one sigma for each weight"
             )
         if not bool((sigma >= 0).all()):
+            told = f"; its diagnosis:\n{sigmas.diagnosis}" if isinstance(sigmas, Sigmas) else ""
             raise ValueError(
-                f"uncertainty for {name!r} has NaN or negative entries: a sigma is at least 0 (inf: unknown)"
+                f"uncertainty for {name!r} has NaN or negative entries: a sigma is at least 0. Where nothing is known "
+                f"give torch.inf, as by sigma.nan_to_num(nan=torch.inf), or estimate with inverse='damped'{told}"
             )
 
 

@@ -100,15 +100,22 @@ def unreached(pattern: Pattern, counts: Mapping[str, Count] | None, rows: Sequen
     if counts is None:
         return []
     asked, kept = sum(map(_total, counts.values())), sum(row.kept for row in rows if row.name in counts)
-    return [] if asked == kept else [f"{pattern!r} keeps {kept:,} weights: whole groups come no nearer to {asked:,}"]
+    if asked == kept:
+        return []
+    return [f"{pattern!r} keeps {kept:,} weights, not {asked:,}: the count of each tensor is rounded to whole groups"]
 
 
 def reported(
-    scorer: Scorer, rows: Sequence[Row], scope: Allocation, uncertainty: object, notes: Sequence[str]
+    scorer: Scorer,
+    rows: Sequence[Row],
+    scope: Allocation,
+    pattern: Pattern,
+    uncertainty: object,
+    notes: Sequence[str],
 ) -> Report:
     """The report of a choice; weights that have a sigma though no uncertainty was given have the optimizer's."""
     sigma = "" if scorer.estimate is None else describe(SecondMoment() if uncertainty is None else uncertainty)
-    report = Report(rows, brief(scorer.criterion), sigma, name_of("allocation", scope))
+    report = Report(rows, brief(scorer.criterion), sigma, name_of("allocation", scope), pattern=brief(pattern))
     emptied = [f"emptied: {', '.join(report.emptied)} lost all weights, and pass nothing on"] if report.emptied else []
     return replace(report, notes=[*notes, *emptied])
 

@@ -211,7 +211,7 @@ def _group_scores(rows: Ranked, score: GroupScore) -> Ranked:
         order_only |= rows.frozen & (values < 0)
     if score == "l1":
         return Ranked(norm.masked_fill(dead, -torch.inf), norm)
-    values = values.masked_fill_(order_only, 0.0)
+    values = values.masked_fill(order_only, 0.0)  # a copy: the scores are the caller's
     joint = values.mean(1) if score == "mean" else values.clamp_(min=0.0).square_().sum(1)
     # A group without any number ranks below the others, whose scores may be negative; what is pruned, lowest.
     joint = joint.masked_fill_(order_only.all(1), lowest)

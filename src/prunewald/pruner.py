@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from prunewald.allocation import Allocation
 from prunewald.checks import (
-    NotYet,
     check_masks,
     check_moved,
     check_online,
@@ -39,7 +38,7 @@ from prunewald.significance import honest_label, z_thresholds
 from prunewald.targets import Target, find_parts
 from prunewald.uncertainty import Estimate, Online, SecondMoment
 from prunewald.watching import Watcher
-from prunewald.weights import Weight, accumulator
+from prunewald.weights import NotYet, Weight, accumulator
 
 
 class Pruner:
@@ -226,7 +225,7 @@ class Pruner:
         notes = [*notes, *unreached(self.pattern, asked, rows)]
         if self.optimizers and not any(self._owners):
             notes.append("the optimizer steps none of the targets: nothing holds their zeros, and nothing moves them")
-        return masks, reported(scorer, rows, self.scope, self.uncertainty, notes)
+        return masks, reported(scorer, rows, self.scope, self.pattern, self.uncertainty, notes)
 
     def _scorer(self, criterion: Criterion | None, *, tested: bool = False) -> tuple[Scorer, list[str]]:
         """The criterion in force, over weights that were checked; `tested`: those that standard errors are of."""

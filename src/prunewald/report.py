@@ -10,10 +10,10 @@ from typing import Any
 class Row:
     """One tensor, or one part of it.
 
-    `threshold` is the lowest score kept (None: nothing, or everything, was pruned). `frozen` is the share, of the
-    weights alive before, that no gradient reached. `correlation` is Spearman's between score and |w|, on about 65,536
-    evenly spread weights (NaN: nothing was scored); `overlap` the share of the kept weights that magnitude would keep
-    too, at the same count.
+    `threshold` is the lowest score kept (None: nothing, or everything, was pruned, or weights went in groups). `frozen`
+    is the share, of the weights alive before, that no gradient reached. `correlation` is Spearman's between score and
+    |w|, on about 65,536 evenly spread weights (NaN: nothing was scored); `overlap` the share of the kept weights that
+    magnitude would keep too, at the same count.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Report:
     scope: str
     notes: Sequence[str] = ()
     dry_run: bool = False
+    pattern: str = "Element()"
 
     @property
     def weights(self) -> int:
@@ -67,6 +68,7 @@ class Report:
         total = {"weights": self.weights, "kept": self.kept, "sparsity": self.sparsity}
         layers = [{k: _plain(v) for k, v in asdict(row).items()} | {"sparsity": row.sparsity} for row in self.rows]
         settings = {"criterion": self.criterion, "uncertainty": self.uncertainty, "scope": self.scope}
+        settings |= {"pattern": self.pattern}
         return settings | {
             "notes": list(self.notes),
             "dry_run": self.dry_run,
@@ -104,7 +106,8 @@ class Report:
     def _title(self) -> str:
         verb = "would prune" if self.dry_run else "pruned"
         sigma = f", sigma from {self.uncertainty}" if self.uncertainty else ""
-        return f"{verb} by {self.criterion}{sigma}, scope {self.scope}"
+        pattern = "" if self.pattern == "Element()" else f", pattern {self.pattern}"
+        return f"{verb} by {self.criterion}{sigma}, scope {self.scope}{pattern}"
 
 
 def _plain(value: Any) -> Any:

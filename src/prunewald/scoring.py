@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from prunewald.criteria import Criterion, Magnitude, MagnitudeUncertainty
 from prunewald.inference import rank_correlation
 from prunewald.optimizers import keeps_mean_square
-from prunewald.patterns import Pattern
+from prunewald.patterns import Element, Pattern
 from prunewald.report import Row
 from prunewald.selection import Count, Ranked, Scores
 from prunewald.uncertainty import Estimate
@@ -82,13 +82,13 @@ class Scorer:
     def row(self, stats: WeightStats, ranked: Ranked, keep: Tensor, pattern: Pattern, count: Count) -> Row:
         """What keeping `keep`, which the pattern gave for this count, means for one part; for the report."""
         kept = int(torch.count_nonzero(keep))
-        plain = isinstance(self.criterion, Magnitude)
+        plain, single = isinstance(self.criterion, Magnitude), isinstance(pattern, Element)
         return Row(
             name=stats.name,
             shape=tuple(stats.weight.shape),
             weights=keep.numel(),
             kept=kept,
-            threshold=_threshold(stats, ranked.score, keep) if 0 < kept < keep.numel() else None,
+            threshold=_threshold(stats, ranked.score, keep) if single and 0 < kept < keep.numel() else None,
             frozen=None if stats.frozen is None else _share(stats.frozen, stats.alive),
             correlation=1.0 if plain else _correlation(stats, ranked),
             overlap=1.0 if plain else _overlap(stats, keep, pattern, count),

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from prunewald.allocation import Allocation
-from prunewald.checks import NotYet, check_masks, check_request, copied
+from prunewald.checks import check_masks, check_request, copied
 from prunewald.choice import Sparsity, by_part, keep_counts
 from prunewald.criteria import Criterion
 from prunewald.optimizers import forget_history_
@@ -24,7 +24,7 @@ from prunewald.schedules import check_whole
 from prunewald.selection import Count, Ranked, Scores, as_rows
 from prunewald.targets import Target
 from prunewald.uncertainty import Online
-from prunewald.weights import Weight
+from prunewald.weights import NotYet, Weight
 
 
 class Surgery(Pruner):
@@ -85,6 +85,8 @@ class Surgery(Pruner):
         super()._check_parts()
         if not self.optimizers:
             raise ValueError("surgery needs the optimizer: what is pruned is trained on by its steps")
+        if any(isinstance(optimizer, LBFGS) for optimizer in self.optimizers):
+            raise ValueError("LBFGS fits a curvature to the loss, which moves in the dark do not change: it diverges")
         if getattr(self.uncertainty, "total_steps", None) is not None:
             raise ValueError(f"{self.uncertainty!r} collects for one pruning, and surgery operates at many steps")
         if isinstance(self.level, Mapping):
@@ -161,23 +163,27 @@ class Surgery(Pruner):
         """Prune below the lower threshold, splice above the upper."""
         scorer, _ = self._scorer(self.criterion)
         scores, masks = scorer.scores(), self.masks
-        for name, middle in self._middles(scores).items():
+        for name, (middle, exact) in self._middles(scores).items():
             part, score, band = scorer.parts[name], scores[name].score, self.margin * middle.abs()
             alive = part.take(masks[part.param])
-            part.put_(masks[part.param], (score >= middle + band) | (alive & (score >= middle - band)))
+            keep = (score >= middle + band) | (alive & (score >= middle - band))
+            if exact is not None:
+                # Dead weights have an order but no score, or all the same one: there the count decides, not the band.
+                by_count = _unscored(scores[name]) | ((band == 0) & (score == middle))
+                keep = torch.where(by_count, exact, keep)
+            part.put_(masks[part.param], keep)
         if any(not torch.equal(mask, self._holder.mask(name)) for name, mask in masks.items()):
             for optimizer in self.optimizers:
                 forget_history_(optimizer)
         self._holder.alive = masks
 
-    def _middles(self, scores: Scores) -> dict[str, Tensor]:
-        """What the thresholds lie around, of each part that has any."""
+    def _middles(self, scores: Scores) -> dict[str, tuple[Tensor, Tensor | None]]:
+        """The middle of the thresholds of each part that has any; for a sparsity also the mask of the exact count."""
         if self.level is None:
             limits = self.threshold if isinstance(self.threshold, Mapping) else dict.fromkeys(scores, self.threshold)
-            return {name: torch.tensor(limit, dtype=torch.float64) for name, limit in limits.items()}
+            return {name: (torch.tensor(limit, dtype=torch.float64), None) for name, limit in limits.items()}
         counts = keep_counts(self.scope, scores, self.level)
-        named = self.level if isinstance(self.level, Mapping) else scores
-        return {name: _lowest(scores[name], counts[name]) for name in named}
+        return {name: _lowest(scores[name], count) for name, count in counts.items()}
 
     # ---- light and dark ------------------------------------------------------------------------------------------
 
@@ -302,11 +308,18 @@ class Surgery(Pruner):
                 )
 
 
-def _lowest(ranked: Ranked, count: Count) -> Tensor:
-    """The lowest score of those that such a count keeps; of each row, if the counts are."""
-    kept = torch.where(Element()(ranked, count), ranked.score, torch.inf)
+def _unscored(ranked: Ranked) -> Tensor:
+    """Where a score is only a place in the order: weights that are zero, or that no gradient reached."""
+    zero = ranked.score == torch.finfo(ranked.score.dtype).min
+    return zero if ranked.frozen is None else zero | (ranked.frozen & (ranked.score < 0))
+
+
+def _lowest(ranked: Ranked, count: Count) -> tuple[Tensor, Tensor]:
+    """The lowest score of those that such a count keeps, of each row if the counts are; and which they are."""
+    keep = Element()(ranked, count)
+    kept = torch.where(keep, ranked.score, torch.inf)
     by_row = as_rows(kept).amin(1).reshape(-1, *[1] * (kept.dim() - 1))
-    return by_row if isinstance(count, Tensor) else by_row.amin()
+    return by_row if isinstance(count, Tensor) else by_row.amin(), keep
 
 
 def _check_levels(sparsity: object, threshold: object) -> None:

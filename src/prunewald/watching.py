@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.checks import NotYet, check_state, copied
+from prunewald.checks import check_state, copied
 from prunewald.criteria import Statistic
 from prunewald.uncertainty import Estimate, Online, SecondMoment
-from prunewald.weights import Weight
+from prunewald.weights import NotYet, Weight
 
 
 class Watcher:

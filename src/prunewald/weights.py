@@ -14,6 +14,10 @@ Index: TypeAlias = Any  # whatever a tensor can be indexed with: int, slice, a t
 Group: TypeAlias = Literal["layer", "model", "part"]
 
 
+class NotYet(ValueError):
+    """Nothing can be told of the weights now, but training on may help."""
+
+
 @dataclass(frozen=True)
 class Part:
     """A named piece of one parameter, scored and pruned as one tensor: all of it, or a slice."""
@@ -64,7 +68,7 @@ class WeightStats:
     def require_gradient(self) -> Tensor:
         """The gradient, or an error that says how to get one."""
         if self.gradient is None:
-            raise ValueError(
+            raise NotYet(
                 f"{self.name!r} has no gradient, and this criterion needs one: call loss.backward() before prune()"
             )
         return self.gradient
@@ -72,7 +76,7 @@ class WeightStats:
     def require_statistic(self) -> Tensor:
         """The criterion's running statistic, or an error that says how to get one."""
         if self.statistic is None:
-            raise ValueError(
+            raise NotYet(
                 f"{self.name!r} has no statistic yet, and this criterion needs one: train a few steps, or run data "
                 "through the model, after the Pruner is attached"
             )

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import prunewald as pw
 from prunewald.baselines import Wanda
 from tests.baselines.helpers import STEPS, Inputs, assert_scores, score
 from tests.training import net, one_step, sgd
@@ -119,7 +120,7 @@ def test_a_copied_state_goes_on():
     first, second = torch.randn(2, 2, 4, 5, 5)
     inputs, whole = Inputs(model), Inputs(model)
     model(first)
-    inputs.state = {"squares": {"weight": inputs.state["squares"]["weight"].clone()}}
+    inputs.state = {"trained": 1, "squares": {"weight": inputs.state["squares"]["weight"].clone()}}
     model(second)
     torch.testing.assert_close(inputs.value("weight"), whole.value("weight"))
 
@@ -182,7 +183,7 @@ def test_the_hooks_go():
     for handle in inputs.handles:
         handle.remove()
     model(torch.randn(5, 6))
-    assert inputs.state == {"squares": {}}
+    assert inputs.state == {"trained": 0, "squares": {}}
 
 
 def test_a_fresh_state_starts_anew():
@@ -273,4 +274,20 @@ def test_a_copy_of_the_model_feeds_nothing():
     buffer.seek(0)
     for other in (copy.deepcopy(model), torch.load(buffer, weights_only=False)):
         other(torch.randn(5, 6))
-    assert inputs.state == {"squares": {}}
+    assert inputs.state == {"trained": 0, "squares": {}}
+
+
+def test_evaluation_has_no_say_once_a_training_was_seen():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    pruner = pw.Pruner(model, torch.optim.SGD(model.parameters(), lr=0.1), criterion="wanda")
+    x = torch.randn(5, 3)
+    model.eval()
+    model(100 * x)  # a calibration, if nothing else came
+    calibrated = pruner.scores()["0.weight"]
+    model.train()
+    model(x)
+    trained = pruner.scores()["0.weight"]
+    torch.testing.assert_close(100 * trained, calibrated)
+    model.eval()
+    model(1000 * x)
+    assert torch.equal(pruner.scores()["0.weight"], trained)

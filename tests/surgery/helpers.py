@@ -11,7 +11,6 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 import prunewald as pw
-from tests.resuming import same
 from tests.training import batch, loss_of, minus_zero_or_worse, net, one_step, sgd
 
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -19,8 +18,6 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "momentum": ("SGD", {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}),
     "adam": ("Adam", {"lr": 0.02}),
     "rmsprop": ("RMSprop", {"lr": 0.01, "momentum": 0.5}),
-    "lbfgs": ("LBFGS", {"lr": 0.3, "max_iter": 3}),
-    "wolfe": ("LBFGS", {"lr": 0.3, "max_iter": 3, "line_search_fn": "strong_wolfe"}),
 }
 LEVELS: dict[str, dict[str, Any]] = {
     "threshold": {"threshold": 0.15},
@@ -85,8 +82,6 @@ class Guo:
             self.T[n] = torch.tensor(rows)
         self.pruned += sum(int((before[n] & ~t).sum()) for n, t in self.T.items())
         self.spliced += sum(int((~before[n] & t).sum()) for n, t in self.T.items())
-        if "LBFGS" in repr(self.optimizer) and not same(before, self.T):
-            self.optimizer.state.clear()
 
     def limits(self) -> dict[str, list[float]]:
         """The middle of both thresholds, for each row."""

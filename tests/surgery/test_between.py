@@ -196,10 +196,9 @@ def test_a_compiled_step():
 # ---- errors in the middle ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["SGD", "LBFGS"])
-def test_an_error_in_a_closure_leaves_the_weights_in_the_dark(kind):
+def test_an_error_in_a_closure_leaves_the_weights_in_the_dark():
     model = net()
-    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     surgery = pw.Surgery(model, optimizer, sparsity=0.6, criterion="magnitude", gamma=0.0)
     for step in range(5):
         closure_step(model, optimizer, step)

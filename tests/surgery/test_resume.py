@@ -23,7 +23,6 @@ RECIPES: dict[str, tuple[Callable[[Any], list[Optimizer]], dict[str, Any]]] = {
     "magnitude": (lambda m: [sgd(m)], {"criterion": "magnitude"}),
     "tau": (lambda m: [adam(m)], {"uncertainty": pw.PseudoBootstrap(last=5), "scope": "global"}),
     "movement": (lambda m: [sgd(m[0]), adam(m[2])], {"criterion": "movement", "threshold": 0.001, "sparsity": None}),
-    "lbfgs": (lambda m: [torch.optim.LBFGS(m.parameters(), lr=0.2, max_iter=3)], {"criterion": "magnitude"}),
 }
 FINISH = 14
 

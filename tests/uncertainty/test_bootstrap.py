@@ -75,3 +75,17 @@ def test_a_frozen_parameter_has_no_sigma(start, how):
 def test_bad_settings_are_named(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         Bootstrap(**settings)
+
+
+@pytest.mark.parametrize("start", ["independent", "same", "warm"])
+def test_the_replicas_of_a_pruned_model_are_pruned(start):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    x = torch.randn(30, 4)
+    masks = {"0.weight": torch.rand(3, 4) < 0.5}
+    sigma = Bootstrap(3, start=start).estimate(
+        model, [(x, (x[:, 0] > 0).long())], nn.functional.cross_entropy, epochs=10, masks=masks, progress=False
+    )
+    assert sigma["0.weight"][~masks["0.weight"]].isinf().all()
+    assert (sigma["0.weight"][masks["0.weight"]] > 0).any()
+    assert sigma["0.weight"][masks["0.weight"]].isfinite().all()

@@ -51,3 +51,18 @@ def test_the_pruned_have_no_sigma_and_no_say_in_the_scale():
 def test_no_samples_is_an_error(empty):
     with pytest.raises(ValueError, match="batches, a list, gave no sample to count: give pairs"):
         LayerLeastSquares().estimate(nn.Linear(2, 2), empty)
+
+
+def test_inputs_by_keyword_are_read():
+    class ByKeyword(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.layer(input=x)
+
+    model, x = ByKeyword(), torch.randn(20, 3)
+    sigma = pw.LayerLeastSquares().estimate(model, [(x,)])["layer.weight"]
+    other = pw.LayerLeastSquares().estimate(model.layer, [(x,)])["weight"]
+    assert torch.equal(sigma, other)

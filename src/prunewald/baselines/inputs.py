@@ -22,13 +22,16 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 class InputNorm:
     """The norm of all inputs that each weight of a linear or convolutional layer multiplied.
 
+    Once a pass in training mode was seen, only such count: what is merely evaluated then has no say in the pruning.
+    Without training, as in a calibration after it, all passes count.
+
     One float32 an input feature (and a kernel position); one a weight for a grouped convolution. Each rank of a
     distributed training sees its own inputs.
     """
 
     def init(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
         """No input yet."""
-        return {"squares": {}}
+        return {"trained": 0, "squares": {}}
 
     def update_(self, state: dict[str, Any], weights: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
         """Inputs come by forward passes, not by steps."""
@@ -75,9 +78,12 @@ class _Reader:
             return
         # What is kept must not be an inference tensor, which no later pass could add to.
         with torch.inference_mode(False), torch.no_grad():
-            x = args[0] if args else kwargs["input"]
-            met = _linear_squares(x) if isinstance(module, nn.Linear) else _convolution_squares(module, x)
-            _add_rows_(self.state()["squares"], self.name, met, len(module.weight) // len(met))
+            state = self.state()
+            if module.training and not state["trained"]:
+                state |= {"trained": 1, "squares": {}}
+            if module.training or not state["trained"]:
+                met = squares_met(module, args, kwargs)
+                _add_rows_(state["squares"], self.name, met, len(module.weight) // len(met))
 
 
 @cache
@@ -91,6 +97,12 @@ def _add_rows_(table: dict[str, Tensor], name: str, met: Tensor, rows: int) -> N
     if name in table:
         met = met + table[name][::rows].to(met.device)
     table[name] = met.unsqueeze(1).expand(-1, rows, *met.shape[1:]).flatten(0, 1)
+
+
+def squares_met(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """Σ x² of what each place of a row of the weight multiplies in one call; a row for each group."""
+    x = args[0] if args else kwargs["input"]
+    return _linear_squares(x) if isinstance(module, nn.Linear) else _convolution_squares(module, x)
 
 
 def _squares(x: Tensor, dims: int) -> Tensor:

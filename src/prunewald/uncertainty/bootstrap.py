@@ -1,6 +1,7 @@
 """The real bootstrap: train on resampled data sets, and see how far each weight varies."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,9 +34,19 @@ class Bootstrap:
             raise ValueError(f"start must be 'independent', 'same' or 'warm', not {self.start!r}")
 
     def estimate(
-        self, model: nn.Module, batches: Batches, loss: Any, *, epochs: int = 10, **training: Any
+        self,
+        model: nn.Module,
+        batches: Batches,
+        loss: Any,
+        *,
+        epochs: int = 10,
+        masks: Mapping[str, Tensor] | None = None,
+        **training: Any,
     ) -> dict[str, Tensor]:
-        """Sigma of each trained parameter by its name; `epochs` and `training` (optimizer, ...) go to `train_many`."""
+        """Sigma of each trained parameter by its name; `epochs` and `training` (optimizer, ...) go to `train_many`.
+
+        With `masks` the replicas are of the pruned model, and what is pruned has an infinite sigma.
+        """
         from prunewald.ensemble import train_many
 
         x, y = (torch.cat(column) for column in zip(*batches, strict=True))
@@ -50,7 +61,10 @@ class Bootstrap:
             epochs=math.ceil(epochs / 10) if warm else epochs,
             resample="bootstrap",
             start=start,
+            masks=masks,
             **training,
         )
         trained = [name for name, param in model.named_parameters() if param.requires_grad]
-        return {name: result.params[name].std(0) for name in trained}
+        sigma = {name: result.params[name].std(0) for name in trained}
+        pruned = {name: ~mask.bool().to(sigma[name].device) for name, mask in (masks or {}).items() if name in sigma}
+        return sigma | {name: sigma[name].masked_fill(gone, torch.inf) for name, gone in pruned.items()}

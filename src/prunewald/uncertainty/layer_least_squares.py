@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from prunewald.baselines.inputs import squares_met
 from prunewald.registry import uncertainty
 from prunewald.uncertainty.curvature import EMPTY, Batches, evaluating
 from prunewald.uncertainty.likelihood import Loss
@@ -38,7 +38,7 @@ class LayerLeastSquares:
             raise ValueError(f"{type(model).__name__} has no linear or convolutional layer, whose inputs could be read")
         alive = living(model, masks)
         squares: dict[str, Tensor] = {}
-        handles = [m.register_forward_pre_hook(_reader(names[id(m.weight)], squares)) for m in layers]
+        handles = [m.register_forward_pre_hook(_reader(names[id(m.weight)], squares), with_kwargs=True) for m in layers]
         try:
             with evaluating(model), torch.no_grad():
                 for x, *_ in batches:
@@ -52,15 +52,10 @@ class LayerLeastSquares:
         return {name: _scaled(square, params[name], alive[name]) for name, square in squares.items()}
 
 
-def _reader(name: str, squares: dict[str, Tensor]) -> Callable[[Any, Any], None]:
-    def read(module: Any, inputs: Any) -> None:
-        # The layer is linear in its weight: its summed output at x² has as derivative the sum of x² each weight meets.
-        weight = module.weight.detach().clone().requires_grad_()
-        with torch.enable_grad():
-            x = inputs[0].detach().square()
-            output = F.linear(x, weight) if isinstance(module, nn.Linear) else module._conv_forward(x, weight, None)
-            (square,) = torch.autograd.grad(output.sum(), weight)
-        squares[name] = squares.get(name, 0) + square.double()
+def _reader(name: str, squares: dict[str, Tensor]) -> Callable[[Any, Any, Any], None]:
+    def read(module: Any, args: Any, kwargs: Any) -> None:
+        met = squares_met(module, args, kwargs).double()
+        squares[name] = squares.get(name, 0) + met.repeat_interleave(len(module.weight) // len(met), 0)
 
     return read
 
