@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from prunewald.baselines import Movement, Obd, Platon, Taylor
-from prunewald.baselines.gradients import MeanGradient, Sensitivity, TotalMovement
+from prunewald.baselines.gradients import MeanGradient, SmoothedSensitivity, TotalMovement
 from prunewald.baselines.inputs import InputNorm
 from prunewald.weights import WeightStats
 from tests.training import sgd
@@ -20,7 +20,7 @@ STEPPED = {
     "mean": MeanGradient(),
     "square": MeanGradient(squared=True),
     "movement": TotalMovement(),
-    "sensitivity": Sensitivity(0.85, 0.95),
+    "sensitivity": SmoothedSensitivity(0.85, 0.95),
 }
 each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS)
 each_statistic = pytest.mark.parametrize("statistic", STEPPED.values(), ids=STEPPED)

@@ -97,7 +97,7 @@ class TotalMovement:
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class SmoothedSensitivity:
     """Ī·Ū of PLATON: two float32 a weight, and a copy of the weights as they were before the step."""
 
     beta1: float
@@ -220,7 +220,7 @@ class Platon:
     @property
     def statistic(self) -> Statistic:
         """Both averages."""
-        return Sensitivity(self.beta1, self.beta2)
+        return SmoothedSensitivity(self.beta1, self.beta2)
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by sensitivity times its uncertainty."""
