@@ -129,6 +129,9 @@ def test_the_sequence_stops_at_the_first_that_fails():
     assert fixed_sequence([0.01, 0.05, 0.06, 0.0], 0.05) == 1
     assert fixed_sequence([0.06, 0.0], 0.05) is None
     assert fixed_sequence(torch.tensor([0.0, 0.0]), 0.05) == 1
+    later = iter([0.0, 0.06, 0.0])
+    assert fixed_sequence(later, 0.05) == 0
+    assert list(later) == [0.0], "what comes after the first failure is not even asked for"
 
 
 @pytest.mark.parametrize("limit", [0, 1, -0.1, 1.5, math.nan])

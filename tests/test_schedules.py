@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -49,6 +50,12 @@ def test_cubic_ends_exactly_at_final():
     for final in (0.9, 0.1, 1 / 3):
         assert pw.Cubic(final, begin=3, end=10, every=4)(10) == final
         assert pw.Cubic(final, begin=3, end=11, every=4)(11) == final
+
+
+def test_stairs_of_numpy_are_plain_numbers():
+    stairs = pw.Stairs(np.linspace(0.5, 0.75, 2, dtype=np.float32))
+    assert stairs == pw.Stairs((0.5, 0.75))
+    assert [type(level) for level in stairs.levels] == [float, float]
 
 
 def test_stairs():

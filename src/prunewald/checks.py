@@ -211,12 +211,14 @@ def _tables(state: object) -> Iterator[Mapping[str, Tensor]]:
 
 
 def copied(state: Any) -> Any:
-    """A deep copy of nested dicts and lists with tensors in them."""
+    """A deep copy of nested dicts and lists with tensors in them; numpy's numbers become Python's, which files hold."""
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, Mapping):
         return {key: copied(value) for key, value in state.items()}
-    return [copied(value) for value in state] if isinstance(state, list) else state
+    if type(state) in (list, tuple):
+        return type(state)(map(copied, state))
+    return state.item() if type(state).__module__ == "numpy" and state.shape == () else state
 
 
 def describe(uncertainty: object) -> str:

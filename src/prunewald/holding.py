@@ -18,7 +18,7 @@ class Holder:
         self.params = params
         self.alive: dict[str, Tensor] = {}  # of the parameters where anything was pruned
         self._hooks: dict[str, Any] = {}
-        self._copies: list[dict[str, Tensor]] = []
+        self.copies: dict[nn.Module, dict[str, Tensor]] = {}  # each with its parameters that are held here
         self.attached = True
         self.gradients = True  # whether to mask them: in the dark, pruned weights learn on
 
@@ -40,7 +40,7 @@ class Holder:
     def hold_(self, name: str) -> None:
         """Zero the pruned weights of a parameter, here and in the copies, and their gradients from now on."""
         zero_(self.params[name], self.mask(name))
-        for copy in self._copies:
+        for copy in self.copies.values():
             zero_(copy[name], self.mask(name).to(copy[name].device))
         self._mask_grad(name, self.params[name])
         self.hook_(name)
@@ -72,7 +72,7 @@ class Holder:
                 raise ValueError(
                     f"{name!r} is the model's own parameter: follow() is for copies, such as AveragedModel"
                 )
-        self._copies.append({name: found[name] for name in self.params})
+        self.copies[getattr(copy, "_orig_mod", copy)] = {name: found[name] for name in self.params}
         for name in self.alive:
             zero_(found[name], self.mask(name).to(found[name].device))
 
@@ -80,4 +80,5 @@ class Holder:
         """Let go: the zeros stay, nothing holds them any more."""
         for hook in self._hooks.values():
             hook.remove()
-        self._hooks, self._copies, self.attached = {}, [], False
+        self._hooks, self.attached = {}, False
+        self.copies.clear()

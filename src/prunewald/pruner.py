@@ -88,6 +88,7 @@ class Pruner:
         self._check_parts()
         self._owners = owned(self._params, self.optimizers)
         self._holder = Holder(self._params)
+        self.copies = self._holder.copies  # of the model, as given to follow()
         online = None if isinstance(self.uncertainty, Mapping) else self.uncertainty
         statistic = getattr(self.criterion, "statistic", None)
         self._watcher = Watcher(self.model, self._params, self._owners, online, statistic)

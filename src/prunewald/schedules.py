@@ -62,9 +62,8 @@ class Stairs:
     every: int = 1000
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", tuple(self.levels))
+        object.__setattr__(self, "levels", check_levels(tuple(self.levels)))
         check_whole(begin=(self.begin, 0), every=(self.every, 1))
-        check_levels(self.levels)
 
     @property
     def final(self) -> float:
@@ -77,14 +76,15 @@ class Stairs:
         return self.levels[place] if not rest and 0 <= place < len(self.levels) else None
 
 
-def check_levels(levels: tuple[float, ...]) -> None:
-    """Sparsities that rise: each in range, none twice, none below the one before."""
+def check_levels(levels: tuple[float, ...]) -> tuple[float, ...]:
+    """Sparsities that rise: each in range, none twice, none below the one before; as Python's own numbers."""
     if not levels:
         raise ValueError("no levels were given: give rising sparsities, such as (0.5, 0.75, 0.9)")
     _check_rising(levels, "levels")
     for before, after in pairwise(levels):
         if after == before:
             raise ValueError(f"the levels {levels} have {after} twice: every level must be above the one before")
+    return tuple(map(float, levels))
 
 
 def _check_rising(shares: tuple[float, ...], what: str) -> None:

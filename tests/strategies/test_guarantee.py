@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -161,6 +162,9 @@ def test_the_calibration_data_touch_nothing():
         ({"error": 0.0}, "error=0.0: must lie between 0 and 1"),
         ({"drop": 1.0}, "drop=1.0: must lie"),
         ({"error": 0.1, "delta": 0.0}, "delta=0.0: must lie"),
+        ({"error": "x"}, "error='x': give a number"),
+        ({"drop": 0.1, "delta": None}, "delta=None: give a number"),
+        ({"drop": 0.1, "losses": None}, "losses=None: give a function that gives the loss of each"),
         ({"error": 0.1, "levels": (0.5, 0.4)}, "fall from 0.5 to 0.4"),
         ({"error": 0.1, "losses": lambda: torch.tensor([0.0, 1.5])}, "hold 1.5 at index 1"),
         ({"drop": 0.1, "losses": lambda: torch.tensor(0.5)}, r"shape \(\)"),
@@ -169,7 +173,7 @@ def test_the_calibration_data_touch_nothing():
 def test_bad_input_is_refused_before_any_training(options, message):
     work = Work(criterion="magnitude")
     before = work.state()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         pw.certify_sparsity(work.pruner, work.train, **{"losses": work.losses, **options})
     assert not work.trained
     assert same(work.state(), before)
@@ -183,6 +187,25 @@ def test_losses_of_other_examples_are_refused_and_the_model_is_as_it_was():
             work.pruner, work.train, lambda: work.losses()[: 200 - len(work.trained)], drop=0.5, levels=(0.3,)
         )
     assert same(work.state(), before)
+
+
+def test_every_candidate_that_was_tested_can_be_restored():
+    toy = Toy(wrong=[])
+    found = toy.certify(0, 1000, error=0.25, delta=0.05)
+    found.restore_(0.25)
+    assert float(toy.population().mean()) == pytest.approx(0.25)
+    with pytest.raises(ValueError, match=r"no candidate at 0.3: there are \[0.1, 0.15, 0.2, 0.25\], and None"):
+        found.restore_(0.3)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    for _ in range(2):
+        toy = Toy(wrong=[])
+        found = toy.certify(
+            0, 1000, error=np.float32(0.5), delta=np.float32(0.05), levels=np.array([0.1, 0.2]), folder=tmp_path
+        )
+        assert type(found.sparsity) is float
+    assert not toy.trained
 
 
 def test_right_and_wrong_may_be_bool():

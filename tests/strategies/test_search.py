@@ -1,5 +1,10 @@
+import copy
+import dataclasses
+import json
 import os
+import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -172,6 +177,69 @@ def test_another_budget_may_be_asked_of_the_same_candidates(tmp_path):
     assert work.trained == list(LEVELS)
 
 
+@pytest.mark.parametrize(
+    ("dense", "value", "budget"),
+    [
+        (0.9, 0.89, 0.01),
+        (0.9, 0.87, 0.03),
+        (*torch.tensor([0.8, 0.75]).tolist(), 0.05),  # float32, as a mean of rights and wrongs is
+        (90.0, 89.7, 0.3),
+        (-0.5, -0.6, 0.1),
+    ],
+)
+def test_a_budget_that_is_met_exactly_is_met(dense, value, budget):
+    work = trained(**WINDOW)
+    evaluate = judge(work, {0.0: dense, 0.3: value, 0.5: value - 2e-6 * abs(dense)})
+    found = pw.find_sparsity(work.pruner, work.train, evaluate, budget=budget, levels=(0.3, 0.5))
+    assert [c.fits for c in found.candidates] == [True, False]
+
+
+def test_what_is_lost_without_end_does_not_fit():
+    work = trained(**WINDOW)
+    evaluate = judge(work, {0.0: 0.9, 0.3: 0.9, 0.5: float("-inf")})
+    assert pw.find_sparsity(work.pruner, work.train, evaluate, budget=1, levels=(0.3, 0.5)).best.sparsity == 0.3
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_every_candidate_can_be_restored(memory, tmp_path):
+    work, seen = trained(**WINDOW), {}
+
+    def evaluate():
+        seen[round(work.pruner.sparsity, 1)] = work.state()
+        return 1.0
+
+    search = pw.find_sparsity(
+        work.pruner, work.train, evaluate, budget=0, levels=LEVELS, folder=None if memory else tmp_path
+    )
+    for level in (0.5, np.float32(0.5).item(), 0.3, 0.8, None):
+        work.steps(2)
+        search.restore_(level)
+        assert same(work.state(), seen[level or 0.0]), level
+    for wrong in (0.4, 0):
+        with pytest.raises(ValueError, match=rf"no candidate at {wrong}: there are \[0.3, 0.5, 0.8\], and None"):
+            search.restore_(wrong)
+    assert same(work.state(), seen[0.0])
+
+
+def test_a_search_is_plain_data_apart_from_its_candidates():
+    work = trained(**WINDOW)
+    search = pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS)
+    again = pickle.loads(pickle.dumps(search))
+    assert again == search == copy.deepcopy(search)
+    assert json.loads(json.dumps(dataclasses.asdict(search)))["best"]["sparsity"] == 0.8
+    with pytest.raises(ValueError, match="this Search is a copy, without the candidates"):
+        again.restore_(0.5)
+
+
+def test_a_start_that_cannot_be_pruned_is_not_kept(tmp_path):
+    """More training makes up for it, and must not be undone."""
+    work = Work(**WINDOW)
+    with pytest.raises(ValueError, match="0 snapshot\\(s\\) after 0 step\\(s\\)"):
+        pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
+    work.steps(12)
+    assert pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
+
+
 def test_levels_that_are_close_are_two(tmp_path):
     work = trained(**WINDOW)
     levels = (0.5, 0.5000001)
@@ -184,6 +252,10 @@ def test_levels_that_are_close_are_two(tmp_path):
     [
         ({"budget": -0.1}, "budget=-0.1: the loss to allow must be at least 0"),
         ({"budget": float("nan")}, "budget=nan"),
+        ({"budget": "x"}, "budget='x': give a number, the loss to allow"),
+        ({"budget": None}, "budget=None: give a number"),
+        ({"evaluate": None}, "evaluate=None: give a function that gives a number, higher is better"),
+        ({"estimate": 1}, "estimate=1: give a function that gives sigma"),
         ({"levels": (0.9, 0.5)}, "fall from 0.9 to 0.5"),
         ({"evaluate": lambda: float("nan")}, "gave NaN for the model before any pruning"),
         ({"evaluate": lambda: None}, "evaluate\\(\\) gave None"),

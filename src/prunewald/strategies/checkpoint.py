@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -25,17 +26,20 @@ class Checkpoint:
     """A model and its optimizer as they are now, to rewind to after a pruning (Renda et al., 2020).
 
     Take it early in training, and give `iterative` one of its methods: `rewind=checkpoint.weights_` sets weights,
-    moments and learning rate back, `rewind=checkpoint.lr_` the learning rate alone.
+    moments and learning rate back, `rewind=checkpoint.lr_` the learning rate alone. `copies` of the model, such as an
+    AveragedModel that the Pruner follows, go back with its weights.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer | list[Optimizer]) -> None:
-        self._model, self._optimizers = model, as_list(optimizer)
-        self._weights = copied(model.state_dict())
+    def __init__(self, model: nn.Module, optimizer: Optimizer | list[Optimizer], *copies: nn.Module) -> None:
+        self._models = [getattr(one, "_orig_mod", one) for one in (model, *copies)]
+        self._optimizers = as_list(optimizer)
+        self._weights = [copied(one.state_dict()) for one in self._models]
         self._states = [copied(o.state_dict()) for o in self._optimizers]
 
     def weights_(self) -> None:
         """Set the weights and the optimizer back."""
-        self._model.load_state_dict(self._weights)
+        for model, weights in zip(self._models, self._weights, strict=True):
+            model.load_state_dict(weights)
         for optimizer, state in zip(self._optimizers, self._states, strict=True):
             optimizer.load_state_dict(copied(state))
 
@@ -47,6 +51,19 @@ class Checkpoint:
                     del group[key]  # a scheduler's initial_lr, from which the next one would start
                 for key in saved.keys() - {"params"}:
                     set_(group, key, saved[key])
+
+
+def check_rewind(rewind: object, pruner: Pruner) -> None:
+    """A Checkpoint whose weights go back must take along every copy that the Pruner follows."""
+    checkpoint = getattr(rewind, "__self__", None)
+    if not isinstance(checkpoint, Checkpoint) or rewind == checkpoint.lr_:
+        return
+    for copy in pruner.copies:
+        if not any(copy is own for own in checkpoint._models):
+            raise ValueError(
+                f"the Pruner follows a copy of the model, {type(copy).__name__}, which checkpoint.weights_ would "
+                "leave as it is: take Checkpoint(model, optimizer, copy) while the copy is at that point too"
+            )
 
 
 def set_(group: dict[str, Any], key: str, value: Any) -> None:
@@ -65,13 +82,25 @@ def take(pruner: Pruner) -> State:
         "grads": {name: copied(p.grad) for name, p in params if p.grad is not None},  # some criteria score by them
         "optimizers": [copied(o.state_dict()) for o in pruner.optimizers],
         "pruner": copied(pruner.state_dict()),
+        "copies": [copied(copy.state_dict()) for copy in pruner.copies],
         "report": None if pruner.report is None else asdict(pruner.report),
         "random": _random(),
     }
 
 
 def restore_(pruner: Pruner, state: Mapping[str, Any]) -> None:
-    """Go back to a state that was taken; torch's global random numbers too."""
+    """Go back to a state that was taken; torch's global random numbers too.
+
+    The copies are those that were followed then: the Pruner lets go of later ones, which stay as they are.
+    """
+    for copy in list(pruner.copies)[len(state["copies"]) :]:
+        del pruner.copies[copy]
+    if len(pruner.copies) < len(state["copies"]):
+        warnings.warn(
+            f"the state has {len(state['copies'])} copies of the model, and the Pruner follows {len(pruner.copies)}: "
+            "call follow() before, and each gets its own",
+            stacklevel=2,
+        )
     pruner.model.load_state_dict(state["model"])
     for name, param in pruner.model.named_parameters():
         grad = state["grads"].get(name)
@@ -79,6 +108,8 @@ def restore_(pruner: Pruner, state: Mapping[str, Any]) -> None:
     for optimizer, own in zip(pruner.optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(copied(own))
     pruner.load_state_dict(state["pruner"])
+    for copy, own in zip(pruner.copies, state["copies"], strict=False):
+        copy.load_state_dict(own)
     pruner.report = None if state["report"] is None else as_report(state["report"])
     for device, numbers in state["random"].items():
         if device == "cpu":
@@ -113,9 +144,14 @@ class Folder:
         if not file.exists():
             with replacing(file) as out:
                 out.write(text.encode())
-        elif (held := file.read_text(errors="replace")) != text:
+            return
+        try:
+            held = dict(json.loads(file.read_text()))
+        except (ValueError, TypeError):
+            raise ValueError(f"{os.fspath(file)!r} is no plan of a run: give another folder") from None
+        if differences := _differences(held, json.loads(text)):
             raise ValueError(
-                f"{os.fspath(path)!r} holds another run: its plan is {held}, this one's is {text}. "
+                f"{os.fspath(path)!r} holds another run: {differences}. "
                 "Give another folder, or go on with the same plan"
             )
 
@@ -127,12 +163,28 @@ class Folder:
             with replacing(self._path / f"{name}.pt") as file:
                 torch.save(state, file)
 
+    def drop(self, name: str) -> None:
+        """Forget a state, if there is one."""
+        self._memory.pop(name, None)
+        if self._path is not None:
+            (self._path / f"{name}.pt").unlink(missing_ok=True)
+
     def load(self, name: str) -> State | None:
         """A state that was kept; None if there is none."""
         if self._path is None:
             return self._memory.get(name)
         file = self._path / f"{name}.pt"
         return _read(file) if file.exists() else None
+
+
+def _differences(held: State, mine: State) -> str:
+    """What two plans do not share; of the weights, each by its name."""
+    held, mine = (
+        plan | {"weights": 0} | {repr(n): s for n, s in plan.get("weights", {}).items()} for plan in (held, mine)
+    )
+    keys = [key for key in held | mine if held.get(key, "absent") != mine.get(key, "absent")]
+    shown = [f"{key} is {held.get(key, 'absent')} there and {mine.get(key, 'absent')} here" for key in keys]
+    return "; ".join(shown[:5]) + (f"; and {len(shown) - 5} more" if len(shown) > 5 else "")
 
 
 def _read(file: Path) -> State:

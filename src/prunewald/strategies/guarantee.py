@@ -1,16 +1,17 @@
 """A sparsity with a guarantee: Learn-then-Test over candidates in a fixed order."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from prunewald.files import FilePath
-from prunewald.learn_then_test import drop_losses, hoeffding_bentkus
+from prunewald.learn_then_test import drop_losses, fixed_sequence, hoeffding_bentkus
 from prunewald.pruner import Pruner
+from prunewald.strategies.inputs import check_functions, real
 from prunewald.strategies.iterative import Estimate, Round
-from prunewald.strategies.search import LEVELS, BudgetError, Candidates
+from prunewald.strategies.search import LEVELS, BudgetError, Candidates, Kept
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,11 @@ class Certified:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Kept):
     """With probability at least 1 - delta, the model at `sparsity` keeps the budget over the population.
 
-    `of` says what is budgeted: the "error", or its "drop", how much it rises above the dense model's.
+    `of` says what is budgeted: the "error", or its "drop", how much it rises above the dense model's. `restore_(level)`
+    goes to any candidate that was tested.
     """
 
     sparsity: float
@@ -64,39 +66,43 @@ def certify_sparsity(
     order, which is fixed beforehand; the first that fails ends the search, so later ones are not even trained. The rest
     is as in `find_sparsity`.
     """
+    check_functions(losses=losses)
     of, budget = _budget(error, drop)
+    delta = real("delta", delta, "the chance of a wrong choice to allow")
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta!r}: must lie between 0 and 1")
 
     def measure() -> Tensor:
         return torch.as_tensor(losses()).detach().cpu().double()
 
-    with Candidates(pruner, train, measure, levels, estimate, folder, error=error, drop=drop, delta=delta) as run:
+    settings = {"error": None, "drop": None, "delta": delta} | {of: budget}
+    with Candidates(pruner, train, measure, levels, estimate, folder, **settings) as run:
         _test(0.0, run.dense, run.dense, of, budget)  # losses that cannot be tested are found before any training
         tested: list[Certified] = []
-        for level, found in run:
-            tested.append(_test(level, found, run.dense, of, budget))
-            if tested[-1].p > delta:
-                break
-        passed = [one.sparsity for one in tested if one.p <= delta]
-        if not passed:
+
+        def p_values() -> Iterator[float]:
+            for level, found in run:
+                tested.append(_test(level, found, run.dense, of, budget))
+                yield tested[-1].p
+
+        last = fixed_sequence(p_values(), delta)
+        if last is None:
             first = tested[0]
             raise BudgetError(
                 f"not even {first.sparsity:g} is within {of}={budget!r} at delta={delta!r} ({of} {first.loss:.4g} on "
                 f"the data, p {first.p:.2g}): allow more, calibrate on more data, or begin with a lower level"
             )
-        run.settle(passed[-1])
-    return Certificate(passed[-1], of, budget, delta, tuple(tested))
+        chosen = tested[last].sparsity
+        run.settle(chosen)
+    return Certificate(chosen, of, budget, delta, tuple(tested)).keeping(run)
 
 
 def _budget(error: float | None, drop: float | None) -> tuple[str, float]:
-    if error is not None and drop is None:
-        of, budget, inside = "error", error, 0 < error < 1
-    elif drop is not None and error is None:
-        of, budget, inside = "drop", drop, 0 <= drop < 1
-    else:
+    if (error is None) == (drop is None):
         raise ValueError(f"error={error!r}, drop={drop!r}: the budget is one of them")
-    if not inside:
+    of, given = ("error", error) if drop is None else ("drop", drop)
+    budget = real(of, given, "the budget")
+    if not 0 <= budget < 1 or (of == "error" and budget == 0):
         raise ValueError(f"{of}={budget!r}: must lie between 0 and 1")
     return of, budget
 

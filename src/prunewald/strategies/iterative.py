@@ -1,22 +1,22 @@
 """Iterative pruning: prune a little, train, and again, through rising levels."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from math import sqrt
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any, TypeAlias
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from prunewald.checks import copied
 from prunewald.files import FilePath
 from prunewald.pruner import Pruner
 from prunewald.registry import brief
 from prunewald.report import Report
-from prunewald.schedules import check_levels
-from prunewald.strategies.checkpoint import Folder, State, as_report, restore_, set_, take
+from prunewald.strategies.checkpoint import Folder, State, as_report, check_rewind, restore_, set_, take
+from prunewald.strategies.dropout import Dropouts
+from prunewald.strategies.inputs import check_functions, check_pruner, checked_levels, number, real
+from prunewald.weights import NotYet
 
 Estimate: TypeAlias = Callable[[], Mapping[str, Tensor]]
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 @dataclass
@@ -47,13 +47,17 @@ def iterative(
     anew before every pruning by `estimate`, which returns its sigmas.
 
     - `rewind`: called after each pruning, as `Checkpoint(model, optimizer).weights_` or `.lr_`; the zeros stay.
-    - `lr`: the learning rate each retraining begins with, as a share of that before the first; Han takes a tenth.
-      With None it stays what it is, which after a decay inside `train` is little.
-    - `dropout`: lower the rate of every dropout module by sqrt(kept / all) of the layer before it, as Han does. True
-      goes by the order in which the model holds its modules; a dict says for each dropout module which layer it is.
+    - `lr`: the learning rate each retraining begins with, as a share of the optimizer's (where a scheduler has changed
+      that, of the one it began with); Han takes a tenth. With None it stays what it is, which after a decay inside
+      `train` is little.
+    - `dropout`: lower the rate of every dropout module by sqrt(kept / all) of the layer before it, as Han does: of all
+      its weights, also those that were pruned before. True goes by the order in which the model holds its modules, and
+      where that layer is no target the rate stays; a dict says for each dropout module which layer it is.
     - `folder`: every finished round is kept there, and the next start goes on after the last one, whatever the model
-      is by then; to rewind to a checkpoint, take that again. The folder also keeps torch's global random numbers.
+      is by then; to rewind to a checkpoint, take that again. The folder also keeps the copies that the Pruner follows
+      and torch's global random numbers, but no others, such as those of a DataLoader with a generator of its own.
     """
+    check_functions(train=train)
     run = _Run(pruner, levels, estimate, rewind, lr, dropout, folder)
     for one in run.rounds():
         one.result = train(one)
@@ -70,7 +74,11 @@ def rounds(
     dropout: bool | Mapping[str, str] = False,
     folder: FilePath | None = None,
 ) -> Iterator[Round]:
-    """The same for those who keep their loop: `for one in rounds(pruner, levels): train(...)`; set `one.result`."""
+    """The same for those who keep their loop: `for one in rounds(pruner, levels): train(...)`; set `one.result`.
+
+    A round is finished, and kept in the folder, when the loop asks for the next one or comes to its end: the one in
+    which you `break` is not, and the next start does it again.
+    """
     return _Run(pruner, levels, estimate, rewind, lr, dropout, folder).rounds()
 
 
@@ -87,18 +95,21 @@ class _Run:
         dropout: bool | Mapping[str, str],
         folder: FilePath | None,
     ) -> None:
-        self._pruner, self._estimate, self._rewind, self._lr = pruner, estimate, rewind, lr
+        check_pruner(pruner)
+        self._pruner, self._estimate, self._rewind = pruner, estimate, rewind
         self._levels = checked_levels(pruner, levels)
-        if lr is not None and not lr > 0:
-            raise ValueError(f"lr={lr!r}: the share of the learning rate must be above 0")
-        if lr is not None and not pruner.optimizers:
-            raise ValueError(f"lr={lr!r}: this Pruner has no optimizer, whose learning rate it could be")
+        check_functions(**{name: f for name, f in (("estimate", estimate), ("rewind", rewind)) if f is not None})
+        check_rewind(rewind, pruner)
         if rewind is not None and lr is not None:
             raise ValueError(f"lr={lr!r} and rewind={rewind!r} both set the learning rate: give one of them")
-        self._rates = [copied(group["lr"]) for o in pruner.optimizers for group in o.param_groups]
-        self._dropouts = _Dropouts(pruner, None if dropout is True else dropout) if dropout else None
+        groups = [group for optimizer in pruner.optimizers for group in optimizer.param_groups]
+        self._rates = [copied(group.get("initial_lr", group["lr"])) for group in groups]
+        self._lr = None if lr is None else _share(lr, self._rates)
+        if not isinstance(dropout, bool | Mapping):
+            raise TypeError(f"dropout={dropout!r}: give True, or for each dropout module the layer before it, by names")
+        self._dropouts = Dropouts(pruner, None if dropout is True else dropout) if dropout else None
         settings = {
-            "lr": lr,
+            "lr": self._lr,
             "rewind": rewind is not None,
             "dropout": dropout if isinstance(dropout, bool) else dict(dropout),
         }
@@ -109,12 +120,21 @@ class _Run:
         self._go_on()
         first = len(self.done)
         for index, level in enumerate(self._levels[first:], first + 1):
-            one = Round(index, level, prune(self._pruner, level, self._estimate))
+            one = Round(index, level, self._prune(index, level))
             self._prepare()
             yield one
             one.result = number(one.result, f"the training at {level}")
             self._save(one)
             self.done.append(one)
+
+    def _prune(self, index: int, level: float) -> Report:
+        try:
+            return prune(self._pruner, level, self._estimate)
+        except NotYet as error:
+            # The training before it left nothing to go by: it is done again, by whatever makes up for that.
+            if self._folder is not None:
+                self._folder.drop(_name(index - 1))
+            raise NotYet(f"the pruning to {level}: {error}{_instead(self._pruner.uncertainty)}") from None
 
     def _prepare(self) -> None:
         """Make ready for training what was just pruned."""
@@ -153,18 +173,6 @@ class _Run:
             self._folder.save(_name(0 if one is None else one.index), take(self._pruner) | state)
 
 
-def checked_levels(pruner: Pruner, levels: Iterable[float]) -> tuple[float, ...]:
-    """Levels that rise, and that the pattern can reach."""
-    if not isinstance(levels, Iterable):
-        raise TypeError(f"levels={levels!r}: give rising sparsities, such as (0.5, 0.75, 0.9)")
-    levels = tuple(levels)
-    check_levels(levels)
-    most = getattr(pruner.pattern, "sparsity", None)
-    if most is not None and levels[-1] > most:
-        raise ValueError(f"the levels {levels} go beyond {most}, where {pruner.pattern!r} ends")
-    return levels
-
-
 def prune(pruner: Pruner, level: float, estimate: Estimate | None) -> Report:
     """Prune to a level, by fresh sigmas where these come from data."""
     own = pruner.uncertainty
@@ -183,7 +191,7 @@ def plan(pruner: Pruner, levels: Iterable[float], estimate: Estimate | None) -> 
     return {
         "levels": list(levels),
         "criterion": "default" if pruner.criterion is None else brief(pruner.criterion),
-        "uncertainty": "given" if given else "default" if uncertainty is None else brief(uncertainty),
+        "uncertainty": "given" if given else "default" if uncertainty is None else brief(_rolling(uncertainty)),
         "scope": brief(pruner.scope),
         "pattern": brief(pruner.pattern),
         "optimizers": [type(optimizer).__name__ for optimizer in pruner.optimizers],
@@ -191,55 +199,27 @@ def plan(pruner: Pruner, levels: Iterable[float], estimate: Estimate | None) -> 
     }
 
 
-def number(value: Any, what: str) -> float | None:
-    """A result as a plain number, which any file can hold."""
-    try:
-        return None if value is None else float(value.detach() if isinstance(value, Tensor) else value)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{what} gave {type(value).__name__}, and should give a number, or None") from None
+def _share(lr: Any, rates: list[Any]) -> float:
+    """The share of the learning rates to retrain with."""
+    if not real("lr", lr, "the share of the learning rate") > 0:
+        raise ValueError(f"lr={lr!r}: the share of the learning rate must be above 0")
+    if not rates:
+        raise ValueError(f"lr={lr!r}: this Pruner has no optimizer, whose learning rate it could be")
+    if not any(rates):
+        raise ValueError(f"lr={lr!r} is a share of the optimizer's learning rate, and that is 0: set it first")
+    return float(lr)
+
+
+def _rolling(uncertainty: Any) -> Any:
+    """An estimator without its `total_steps`: with others, or none, what is in a folder stays the same run."""
+    fixed = is_dataclass(uncertainty) and getattr(uncertainty, "total_steps", None) is not None
+    return replace(uncertainty, total_steps=None) if fixed else uncertainty
+
+
+def _instead(uncertainty: Any) -> str:
+    rolling = _rolling(uncertainty)
+    return "" if rolling is uncertainty else f"; {brief(rolling)} takes the last steps of a training of any length"
 
 
 def _name(index: int) -> str:
     return f"round-{index:02}"
-
-
-class _Dropouts:
-    """The dropout modules of a model, each with the targets of the layer before it, whose outputs it drops.
-
-    Han's C_i = N_i N_(i-1) counts the connections into the N_i neurons of a layer. `start` has for each module the rate
-    it was given, and how many connections there were then.
-    """
-
-    def __init__(self, pruner: Pruner, layer_of: Mapping[str, str] | None) -> None:
-        self._pruner = pruner
-        layers: dict[str, list[str]] = {}
-        for param in pruner.masks:
-            layers.setdefault(param.rpartition(".")[0], []).append(param)
-        modules: dict[str, Any] = dict(pruner.model.named_modules())
-        dropouts = [name for name, module in modules.items() if isinstance(module, _DROPOUTS)]
-        if layer_of is None:
-            layer_of = {name: _nearest(name, list(modules), layers) for name in dropouts}
-        if not layer_of:
-            raise ValueError(f"dropout=True, but {type(pruner.model).__name__} has no dropout module to rescale")
-        for name, layer in layer_of.items():
-            if name not in dropouts or layer not in layers:
-                raise ValueError(
-                    f"dropout={{{name!r}: {layer!r}}}: give a dropout module, of {dropouts}, and the layer before it, "
-                    f"of {list(layers)}"
-                )
-        self._modules = [(modules[name], layers[layer]) for name, layer in layer_of.items()]
-        self.start = [[module.p, self._kept(params)] for module, params in self._modules]
-
-    def rescale_(self) -> None:
-        for (module, params), (rate, kept) in zip(self._modules, self.start, strict=True):
-            module.p = rate * sqrt(self._kept(params) / max(kept, 1))
-
-    def _kept(self, params: list[str]) -> int:
-        masks = self._pruner.masks
-        return sum(int(masks[name].sum()) for name in params)
-
-
-def _nearest(name: str, modules: list[str], layers: Iterable[str]) -> str:
-    """The last layer before a module, or the first after it."""
-    at = modules.index(name)
-    return next(near for near in (*reversed(modules[:at]), *modules[at:]) if near in layers)

@@ -3,12 +3,15 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from prunewald.files import FilePath
 from prunewald.pruner import Pruner
+from prunewald.report import Report
 from prunewald.strategies.checkpoint import Folder, State, restore_, take
-from prunewald.strategies.iterative import Estimate, Round, checked_levels, number, plan, prune
+from prunewald.strategies.inputs import check_functions, check_pruner, checked_levels, number, real
+from prunewald.strategies.iterative import Estimate, Round, plan, prune
+from prunewald.weights import NotYet
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 
@@ -27,9 +30,34 @@ class Candidate:
     fits: bool
 
 
+class Kept:
+    """What a search found, with its candidates: in its folder, or without one in memory for as long as this lives."""
+
+    _run: ClassVar["Candidates | None"] = None  # no field: what was found is plain data, to compare, print and pickle
+
+    def keeping(self, run: "Candidates") -> Self:
+        """The same, with the candidates of a run."""
+        object.__setattr__(self, "_run", run)
+        return self
+
+    def restore_(self, level: float | None) -> None:
+        """Set all to the candidate at a level as it was after its training, or with None to before the search.
+
+        All is the model, the optimizer, the Pruner, the copies it follows, and torch's global random numbers.
+        """
+        if self._run is None:
+            raise ValueError(
+                f"this {type(self).__name__} is a copy, without the candidates: restore from the first one"
+            )
+        self._run.settle(level)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_run"}
+
+
 @dataclass(frozen=True)
-class Search:
-    """What a search tried and what it chose; prints as a table."""
+class Search(Kept):
+    """What a search tried and what it chose; prints as a table. `restore_(level)` goes to any of its candidates."""
 
     dense: float
     budget: float
@@ -55,24 +83,35 @@ def find_sparsity(
     """Prune the model as it is now to each level, retrain each, and leave it at the highest whose loss fits the budget.
 
     `evaluate` gives a number, higher is better, such as the accuracy on validation data; the loss is that of the
-    dense model minus the candidate's. Every candidate starts from the same state: weights, optimizer, estimator and
-    torch's global random numbers. With `folder` each is kept there as it is finished, as `level-0.9.pt`, in which
-    "model" is the state_dict, and the next start goes on after the last; another budget may be asked of the same
-    candidates. Without, they are kept in memory.
+    dense model minus the candidate's. Every candidate starts from the same state: weights, optimizer, estimator, the
+    copies that the Pruner follows, and torch's global random numbers. A DataLoader with a generator of its own, numpy
+    and `random` are not set back: seed them in `train`, or each candidate sees other batches.
+
+    The candidates are kept, and `search.restore_(0.8)` goes to one of them. With `folder` each is on disk as soon as it
+    is finished, as `level-0.8.pt`, in which "model" is the state_dict, and the next start goes on after the last;
+    another budget may be asked of the same candidates. Without, they are in memory for as long as the `Search` is.
     """
+    check_functions(evaluate=evaluate)
+    budget = real("budget", budget, "the loss to allow")
     if not budget >= 0:
         raise ValueError(f"budget={budget!r}: the loss to allow must be at least 0")
     with Candidates(pruner, train, lambda: _value(evaluate), levels, estimate, folder) as run:
         if math.isnan(run.dense):
             raise ValueError("evaluate() gave NaN for the model before any pruning: there is nothing to compare with")
-        found = [Candidate(level, value, run.dense - value, run.dense - value <= budget) for level, value in run]
+        found = [Candidate(level, value, run.dense - value, _fits(run.dense, value, budget)) for level, value in run]
         fitting = [candidate for candidate in found if candidate.fits]
         if not fitting:
             tried = ", ".join(f"{c.sparsity:g} loses {c.loss:.4g}" for c in found)
             raise BudgetError(f"no level keeps the loss within {budget!r}: {tried}. Allow more, or try lower levels")
         best = max(fitting, key=lambda candidate: candidate.sparsity)
         run.settle(best.sparsity)
-    return Search(run.dense, budget, tuple(found), best)
+    return Search(run.dense, budget, tuple(found), best).keeping(run)
+
+
+def _fits(dense: float, value: float, budget: float) -> bool:
+    """Whether the loss is within the budget, up to float32's rounding: 0.90 - 0.89 is 0.01, and a little more."""
+    least = dense - budget
+    return value >= least or math.isclose(value, least, rel_tol=2e-7, abs_tol=2e-7 * abs(dense))
 
 
 class Candidates:
@@ -92,6 +131,8 @@ class Candidates:
         folder: FilePath | None,
         **settings: float | None,
     ) -> None:
+        check_pruner(pruner)
+        check_functions(train=train, **({} if estimate is None else {"estimate": estimate}))
         self._pruner, self._train, self._measure, self._estimate = pruner, train, measure, estimate
         self._levels = checked_levels(pruner, levels)
         self._folder = Folder(folder, plan(pruner, self._levels, estimate) | settings)
@@ -110,9 +151,17 @@ class Candidates:
             state = self._folder.load(_name(level))
             if state is None:
                 restore_(self._pruner, self._start)
-                self._train(Round(index, level, prune(self._pruner, level, self._estimate)))
+                self._train(Round(index, level, self._prune(index, level)))
                 state = self._keep(_name(level))
             yield level, state["measured"]
+
+    def _prune(self, index: int, level: float) -> Report:
+        try:
+            return prune(self._pruner, level, self._estimate)
+        except NotYet:
+            if index == 1:
+                self._folder.drop("start")  # where there is nothing to prune by yet, more training has to count
+            raise
 
     def _keep(self, name: str) -> State:
         state = take(self._pruner) | {"measured": self._measure()}
@@ -121,8 +170,10 @@ class Candidates:
 
     def settle(self, level: float | None) -> None:
         """Leave the model at a candidate, or as it was before."""
-        state = self._start if level is None else self._folder.load(_name(level))
-        assert state is not None
+        state = self._start if level is None else self._folder.load(_name(real("level", level, "of a candidate")))
+        if state is None:
+            held = [known for known in self._levels if self._folder.load(_name(known)) is not None]
+            raise ValueError(f"there is no candidate at {level!r}: there are {held}, and None for before the search")
         restore_(self._pruner, state)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from prunewald.checks import copied
 from prunewald.pruner import Pruner
-from prunewald.strategies.iterative import checked_levels
+from prunewald.strategies.inputs import check_functions, checked_levels
 from prunewald.weights import Part, zero_
 
 LEVELS = (0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99)
@@ -34,6 +34,7 @@ def sensitivity(pruner: Pruner, evaluate: Callable[[], float], levels: Iterable[
     `evaluate` gives a number, higher is better; it should put the model into evaluation mode, since batch norms that
     learn in it are not set back. Of a target that is pruned already, only higher levels change anything.
     """
+    check_functions(evaluate=evaluate)
     levels = checked_levels(pruner, levels)
     params = dict(pruner.model.named_parameters())
     # All are chosen first: a statistic of inputs, as Wanda's, sees those of the evaluation too.
