@@ -1,11 +1,12 @@
-"""The command line: `prunewald demo`, `prunewald reproduce`, `prunewald results`."""
+"""The command line: `prunewald demo`, `reproduce`, `results`; `pack`, `unpack`, `inspect`."""
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from prunewald import __version__
 from prunewald.lab import records, summary
@@ -14,6 +15,10 @@ from prunewald.lab.demo import Demo, farewell, run
 from prunewald.lab.records import ResultsError
 from prunewald.lab.reproduce import Machine, MachineError, describe, needs, pages, reproduce
 from prunewald.lab.settings import EXPERIMENTS, Settings, SettingsError, read_toml, settings
+from prunewald.storage import checkpoints, inspect
+from prunewald.storage.positions import Positions
+from prunewald.storage.streams import Codec
+from prunewald.storage.values import LOSSY
 
 
 class _Parser(argparse.ArgumentParser):
@@ -26,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     command = f"prunewald {args.command}"
     try:
-        {"demo": _demo, "reproduce": _reproduce, "results": _results}[args.command](args)
+        _COMMANDS[args.command](args)
     except (DataError, SettingsError, ResultsError, MachineError, _BadValue, OSError, ImportError) as error:
         print(f"{command}: {error}", file=sys.stderr)
         return 2
@@ -77,6 +82,42 @@ def _results(args: argparse.Namespace) -> None:
             raise ImportError(needs(error)) from error
 
 
+def _pack(args: argparse.Namespace) -> None:
+    how = {name: getattr(args, name) for name in ("values", "size", "codec", "positions")}
+    with _one_line():
+        print(checkpoints.pack(args.checkpoint, args.file, **how))
+
+
+def _unpack(args: argparse.Namespace) -> None:
+    with _one_line():
+        checkpoints.unpack(args.file, args.checkpoint, max_bytes=args.max_bytes)
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    with _one_line():
+        found = inspect(args.file, max_bytes=args.max_bytes)
+    print(f"{found}\n\n{found.report}" if args.report and found.report else found)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """What is wrong with a file or a setting, without the way there."""
+    try:
+        yield
+    except ValueError as error:
+        raise _BadValue(str(error)) from error
+
+
+_COMMANDS = {
+    "demo": _demo,
+    "reproduce": _reproduce,
+    "results": _results,
+    "pack": _pack,
+    "unpack": _unpack,
+    "inspect": _inspect,
+}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="prunewald", description="Prune neural networks by magnitude and uncertainty.")
     parser.add_argument("--version", action="version", version=f"prunewald {__version__}")
@@ -88,7 +129,25 @@ def _parser() -> argparse.ArgumentParser:
     results.add_argument("folder", type=Path, help="the results' folder; for import, the archive")
     where = "export: the archive to write; import: where the folder goes (default ./results)"
     results.add_argument("file", type=Path, nargs="?", help=where)
+    _storage_flags(commands)
     return parser
+
+
+def _storage_flags(commands: Any) -> None:
+    pack = commands.add_parser("pack", help="a checkpoint with zeros in it, as a small file")
+    pack.add_argument("checkpoint", type=Path, help="a .safetensors file, or a state dict that torch.save wrote")
+    pack.add_argument("file", type=Path, help="the packed file to write")
+    pack.add_argument("--values", choices=LOSSY, help="weights in fewer bits (default: bit for bit)")
+    pack.add_argument("--size", type=int, default=32, help="values in a codebook, 2 to 256 (default %(default)s)")
+    pack.add_argument("--codec", choices=get_args(Codec), default="auto", help="(default: the smallest)")
+    pack.add_argument("--positions", choices=get_args(Positions), default="auto", help="(default: the smallest)")
+    unpack = commands.add_parser("unpack", help="a packed file as a dense .safetensors file")
+    inspecting = commands.add_parser("inspect", help="where the bytes of a packed file are")
+    for parser in (unpack, inspecting):
+        parser.add_argument("file", type=Path, help="the packed file")
+        parser.add_argument("--max-bytes", type=int, help="memory its tensors may take (default: 1 GiB or more)")
+    unpack.add_argument("checkpoint", type=Path, help="the .safetensors file to write")
+    inspecting.add_argument("--report", action="store_true", help="print the pruning report too")
 
 
 def _demo_flags(demo: argparse.ArgumentParser) -> None:
@@ -118,7 +177,7 @@ def _reproduce_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--executor", choices=["ray"], help="divide the networks over a Ray cluster")
     parser.add_argument("--address", help="of the Ray cluster (default: this machine)")
     parser.add_argument("--workers", type=int, default=0, help="processes on a CPU (default: one a processor)")
-    parser.add_argument("--piece", type=int, default=0, help="networks trained between two savings (default: all)")
+    parser.add_argument("--piece", type=int, default=0, help="networks between two savings (default: a few minutes)")
     parser.add_argument("--minutes", type=float, help="stop after the piece in which they are over, to go on later")
     group = parser.add_argument_group("settings, instead of the preset's")
     for field in fields(Settings):

@@ -19,14 +19,17 @@ from prunewald.lab.settings import Settings, settings
 def raw(name: str = "fashion-mnist") -> Raw:
     """Noisy images of ten patterns, a few of each."""
     generator = torch.Generator().manual_seed(3)
-    patterns = torch.rand(10, 1, 28, 28, generator=generator)
+    patterns = torch.zeros(10, 1, 28, 28)
+    for label, pattern in enumerate(patterns):
+        row, column = divmod(label, 4)
+        pattern[0, 9 * row : 9 * row + 9, 7 * column : 7 * column + 7] = 0.8
 
     def part(each: int) -> Part:
         y = torch.arange(10).repeat_interleave(each)
         noise = torch.rand(len(y), 1, 28, 28, generator=generator)
-        return Part((255 * (0.4 * patterns[y] + 0.6 * noise)).byte(), y)
+        return Part((255 * (patterns[y] * noise[:, :, :1, :1] + 0.2 * noise)).byte(), y)
 
-    return Raw(name, "ten patterns", tuple("0123456789"), part(16), part(12))
+    return Raw(name, "ten patterns", tuple("0123456789"), part(16), part(30))
 
 
 @pytest.fixture
@@ -38,8 +41,15 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def little(experiment: str = "fashion-mnist", **given: Any) -> Settings:
     """Settings of seconds."""
-    plain = {"epochs": 3, "retrain_epochs": 2, "repetitions": 2, "batch_size": 16, "levels": (0.5, 0.9), "last": 10}
-    plain |= {"rows": ("abs", "moment:1"), "dropout": 0.0}
+    plain: dict[str, Any] = {
+        "epochs": 3,
+        "retrain_epochs": 2,
+        "repetitions": 2,
+        "batch_size": 8,
+        "levels": (0.5, 0.9),
+        "last": 10,
+    }
+    plain |= {"rows": ("abs", "moment:1"), "dropout": 0.0, "lr": 0.001}
     return settings(experiment, **(plain | given))
 
 
@@ -49,8 +59,9 @@ def protocol(out: Path, chosen: Settings, said: list[str] | None = None, **given
     networks = Networks.of(chosen, data, torch.device("cpu"), progress=False)
     results = Results(out, chosen, data.source)
     cache = Cache(results.folder / "networks", networks.make)
-    plain: dict[str, Any] = {"seeds": chosen.seeds, "piece": 1000, "deadline": math.inf, "environment": {}}
-    return Protocol(networks, results, cache, **(plain | given), say=([] if said is None else said).append)
+    plain: dict[str, Any] = {"seeds": chosen.seeds, "piece": 0, "most": 1000, "deadline": math.inf, "environment": {}}
+    plain["say"] = ([] if said is None else said).append
+    return Protocol(networks, results, cache, **(plain | given))
 
 
 def run(out: Path, chosen: Settings, **given: Any) -> list[Record]:

@@ -18,6 +18,7 @@ from prunewald.lab.records import Key, Record, Results
 from prunewald.lab.rows import CONTROL, SIGMAS, Row, choose, parse, prepared, rows_of
 
 T = TypeVar("T")
+_PIECE = 120.0  # seconds of a piece
 
 
 class Over(Exception):
@@ -32,7 +33,8 @@ class Protocol:
     results: Results
     cache: Cache
     seeds: Sequence[int]
-    piece: int  # networks trained between two savings
+    piece: int  # networks trained between two savings; 0: what takes some minutes, at most `most`
+    most: int
     deadline: float
     environment: dict[str, Any]
     say: Callable[[str], None]
@@ -54,7 +56,7 @@ class Protocol:
 
     def _bootstrap(self, start: str, seeds: Sequence[int]) -> None:
         name, count = f"bootstrap-{start}", self.networks.settings.replicas
-        for some in self._pieces(seeds, lambda seed: self.cache.has(name, seed), max(1, self.piece // count)):
+        for some in self._pieces(seeds, lambda seed: self.cache.has(name, seed), each=count):
             self.say(f"training {len(some)} x {count} bootstrap replicas, {start} start")
             trained = self.cache.load("dense", some)
             found = self.networks.replicas(trained, start, count)
@@ -94,7 +96,7 @@ class Protocol:
             if self._missing(Chain(seed, row.text))
         ]
         self._dense(_seeds(chains))
-        for some in self._pieces(chains, lambda chain: not self._missing(chain)):
+        for some in self._pieces(chains, lambda chain: not self._missing(chain), savings=len(levels)):
             states = {chain: self._state(chain) for chain in some}
             for place, level in enumerate(levels):
                 todo = [chain for chain in some if states[chain].place == place]
@@ -171,7 +173,7 @@ class Protocol:
                     **self._costs(start, own),
                     overlap=chosen[r][1],
                     frozen=_frozen_share(source, at[r], own),
-                    environment=self.environment | {"seconds": seconds},
+                    environment=self.environment | {"seconds": seconds, "how": done.how},
                 )
             )
         return done, masks
@@ -208,18 +210,39 @@ class Protocol:
         left = sum(cost * share.get(name, 1.0) for name, cost in costs.items())
         return {"compression": total / (total - gone), "speedup": sum(costs.values()) / left}
 
+    @property
+    def first(self) -> int:
+        """The least networks of a piece: a GPU trains some in the time of one, a cluster wants work for all of it."""
+        if "executor" in self.networks.how:
+            return 64
+        return 1 if self.networks.x.device.type == "cpu" else 16
+
     @cached_property
     def networks_costs(self) -> dict[str, int]:
         """Multiplications by layer, counted once."""
         return self.networks.costs()
 
-    def _pieces(self, items: Sequence[T], finished: Callable[[T], bool], size: int = 0) -> Iterator[list[T]]:
-        """What is not finished, piece by piece, while there is time; another run may finish some of it meanwhile."""
-        size = size or self.piece
-        for at in range(0, len(items), size):
-            if left := [item for item in items[at : at + size] if not finished(item)]:
+    def _pieces(
+        self, items: Sequence[T], finished: Callable[[T], bool], *, each: int = 1, savings: int = 1
+    ) -> Iterator[list[T]]:
+        """What is not finished, piece by piece, while there is time; another run may finish some of it meanwhile.
+
+        An item is of `each` networks, and a piece is saved so often. If no size is given, they grow to some minutes.
+        """
+        most = max(1, (self.piece or self.most) // each)
+        least = min(most, max(1, self.first // each))
+        size = most if self.piece else least
+        at = 0
+        while at < len(items):
+            some = [item for item in items[at : at + size] if not finished(item)]
+            at += size
+            if some:
                 self._check_time()
-                yield left
+                began = time.monotonic()
+                yield some
+                rate = (time.monotonic() - began) / savings / len(some)
+                if not self.piece:
+                    size = max(least, min(most, 4 * size, int(_PIECE / max(rate, 1e-9))))
 
     def _check_time(self) -> None:
         if time.monotonic() > self.deadline:

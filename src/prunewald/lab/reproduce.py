@@ -51,7 +51,7 @@ class Machine:
     executor: str | None = None
     address: str | None = None
     workers: int = 0  # processes on a CPU; 0: one a processor
-    piece: int = 0  # networks trained between two savings; 0: as many as memory can hold
+    piece: int = 0  # networks trained between two savings; 0: what takes some minutes
     minutes: float | None = None
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Run:
     machine: Machine
     deadline: float
 
-    def all(self) -> bool:
+    def everything(self) -> bool:
         """Run what is missing; returns whether time was enough. On a CPU processes share the seeds."""
         raw = load(self.settings.experiment, self.machine.data, side=self.settings.side)
         Results(self.out, self.settings, raw.source).read()  # a damaged record should show before the work begins
@@ -89,13 +89,13 @@ class Run:
         alone = self.machine.executor is not None or self.machine.torch_device().type != "cpu"
         workers = 1 if alone else min(self.machine.workers or cpus(), len(seeds))
         if workers == 1:
-            return self.some(seeds, raw, workers)
+            return self.some(seeds, raw, workers, _say)
         del raw  # each process reads its own
         parts = [seeds[first::workers] for first in range(workers)]
         with progress_bar(total=0, show=False) as bar:
             return all(each(partial(_worker, self, workers), parts, workers, bar))
 
-    def some(self, seeds: Sequence[int], raw: Raw, workers: int) -> bool:
+    def some(self, seeds: Sequence[int], raw: Raw, workers: int, say: Tick) -> bool:
         """Run what is missing of these seeds in this process, one of so many."""
         device, machine = self.machine.torch_device(), self.machine
         how = {"progress": sys.stderr.isatty() and workers == 1}
@@ -108,10 +108,11 @@ class Run:
             results,
             Cache(results.folder / "networks", networks.make),
             seeds,
-            machine.piece or max(1, networks.most // workers),
+            machine.piece,
+            max(1, networks.most // workers),
             self.deadline,
             _environment(device),
-            lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True),
+            say,
         )
         try:
             protocol.run()
@@ -124,7 +125,17 @@ def _worker(run: Run, workers: int, seeds: Sequence[int], tick: Tick) -> bool:
     """The part of one process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(max(1, cpus() // workers))
-    return run.some(seeds, load(run.settings.experiment, run.machine.data, side=run.settings.side), workers)
+    raw = load(run.settings.experiment, run.machine.data, side=run.settings.side)
+
+    def say(text: str) -> None:
+        tick(text)  # which ends this process where another one has failed
+        _say(text)
+
+    return run.some(seeds, raw, workers, say)
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def _end_with_parent() -> None:
@@ -140,7 +151,7 @@ def reproduce(settings: Settings, out: Path, machine: Machine) -> str:
     rows_of(settings)
     machine.torch_device()
     deadline = math.inf if machine.minutes is None else time.monotonic() + 60 * machine.minutes
-    complete = Run(settings, out, machine, deadline).all()
+    complete = Run(settings, out, machine, deadline).everything()
     rest = "" if complete else f"\nstopped after {machine.minutes:g} minutes, as asked: the same command goes on"
     folder = out / settings.name
     count = len(read_folder(folder))
@@ -157,7 +168,8 @@ def reproduce(settings: Settings, out: Path, machine: Machine) -> str:
 
 def needs(error: ImportError) -> str:
     """What is missing for tables and figures, which a machine that only trains does not need."""
-    return f"tables and figures need {error.name}: pip install 'prunewald[demo]'"
+    name = (error.name or str(error)).split(".")[0]
+    return f"tables and figures need {name}: pip install 'prunewald[demo]'"
 
 
 def describe(folder: str | Path) -> str:

@@ -1,0 +1,232 @@
+import io
+import json
+import lzma
+import shutil
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prunewald.lab.records import Key, Record, Results, ResultsError, experiment_of, export, import_, read_folder
+from prunewald.lab.settings import settings
+
+SETTINGS = settings("fashion-mnist", epochs=7)
+ONE = Record(0, "moment:1", 0.9, 0.8, 0.5, 0.7, 0.7, 0.9, 5.0, 1.1, 0.6, 0.1, {"torch": "2"})
+
+
+def folder(out: Path, *records: Record) -> Path:
+    results = Results(out, SETTINGS, "some images")
+    for record in records:
+        results.write(record)
+    return results.folder
+
+
+def several(seeds: range) -> list[Record]:
+    rows = ("abs", "moment:1", "dense", "pseudo:1e-4:formula")
+    return [replace(ONE, seed=seed, row=row, level=level) for seed in seeds for row in rows for level in (0.5, 0.95)]
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_record_is_one_file_named_by_what_it_is_of(tmp_path: Path) -> None:
+    root = folder(tmp_path, ONE)
+    assert sorted(files(root)) == ["records/moment_1/00000-0.9.json", "settings.json"]
+    assert read_folder(root) == [ONE]
+    results = Results(tmp_path, SETTINGS, "some images")
+    assert results.has(ONE.key)
+    assert not results.has(Key(1, "moment:1", 0.9))
+    assert experiment_of(root) == "fashion-mnist"
+
+
+def test_a_record_that_is_there_stays(tmp_path: Path) -> None:
+    root = folder(tmp_path, ONE, replace(ONE, retrained=0.1))
+    assert read_folder(root) == [ONE]
+
+
+def test_a_number_that_is_none_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        folder(tmp_path, replace(ONE, retrained=float("nan")))
+    assert list(files(tmp_path / SETTINGS.name)) == ["settings.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is no record"),
+        (b'{"seed": 0', "is no record"),
+        (b"[1]", "is no record"),
+        (b'{"seed": 0}', "missing"),
+        (b"\xff\xfe\x00", "is no record"),
+        (json.dumps(vars(ONE) | {"retrained": None}).encode(), "retrained is None"),
+        (json.dumps(vars(ONE) | {"pruned": float("nan")}).encode(), "pruned is nan"),
+        (json.dumps(vars(ONE) | {"level": "high"}).encode(), "level is 'high'"),
+        (json.dumps(vars(ONE) | {"row": "new:1"}).encode(), "unknown row 'new:1'"),
+        (json.dumps(vars(ONE) | {"seed": 4}).encode(), "holds the record of records/moment_1/00004-0.9.json"),
+    ],
+)
+def test_a_damaged_record_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    root = folder(tmp_path, ONE)
+    path = root / ONE.key.path
+    path.write_bytes(content)
+    with pytest.raises(ResultsError) as error:
+        read_folder(root)
+    assert str(path) in str(error.value)
+    assert message in str(error.value)
+    assert "delete it to compute it again" in str(error.value)
+
+
+def test_what_a_killed_writer_leaves_is_no_record(tmp_path: Path) -> None:
+    root = folder(tmp_path, ONE)
+    (root / "records/moment_1/.prunewald-0123.tmp").write_text('{"seed"')
+    assert read_folder(root) == [ONE]
+
+
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    root = folder(tmp_path, ONE)
+    before = files(root)
+    with pytest.raises(ResultsError, match="its data is 'some images', not 'other images'; give another --out"):
+        Results(tmp_path, SETTINGS, "other images")
+    for old, new, message in (
+        ("prunewald results 1", "prunewald results 9", "written by other code"),
+        ('"epochs": 7', '"epochs": 8', "its epochs is 8, not 7"),
+        ('"epochs": 7', '"epochs": 7, "new": 1', "its new is 1, not None"),
+    ):
+        (root / "settings.json").write_bytes(before["settings.json"].replace(old.encode(), new.encode()))
+        with pytest.raises(ResultsError, match=message):
+            Results(tmp_path, SETTINGS, "some images")
+    for content in (b"", b"{}", b"[]", b"\xff"):
+        (root / "settings.json").write_bytes(content)
+        with pytest.raises(ResultsError, match="settings.json"):
+            Results(tmp_path, SETTINGS, "some images")
+        with pytest.raises(ResultsError, match="settings.json"):
+            read_folder(root)
+    (root / "settings.json").unlink()
+    with pytest.raises(ResultsError, match="has records and no settings.json: give another --out"):
+        Results(tmp_path, SETTINGS, "some images")
+    del before["settings.json"]
+    assert files(root) == before
+    with pytest.raises(ResultsError, match="is no results folder"):
+        read_folder(tmp_path)
+
+
+def test_folders_of_two_machines_merge_by_copying(tmp_path: Path) -> None:
+    one, other = folder(tmp_path / "a", *several(range(3))), folder(tmp_path / "b", *several(range(3, 5)))
+    whole = folder(tmp_path / "c", *several(range(5)))
+    shutil.copytree(other, one, dirs_exist_ok=True)
+    assert files(one) == files(whole)
+    assert read_folder(one) == read_folder(whole)
+
+
+def test_export_and_import(tmp_path: Path) -> None:
+    root = folder(tmp_path / "a", *several(range(2)))
+    (root / "networks").mkdir()
+    (root / "networks" / "big.pt").write_bytes(b"0" * 1000)
+    (root / "table.txt").write_text("a table")
+    assert export(root, tmp_path / "a.tar.xz") == 16
+    again = folder(tmp_path / "b", *reversed(several(range(2))))
+    export(again, tmp_path / "b.tar.xz")
+    assert (tmp_path / "a.tar.xz").read_bytes() == (tmp_path / "b.tar.xz").read_bytes()
+    found, new = import_(tmp_path / "a.tar.xz", tmp_path / "new" / "place")
+    assert (found, new) == (tmp_path / "new" / "place" / SETTINGS.name, 16)
+    assert files(found) == files(again)
+    assert import_(tmp_path / "a.tar.xz", tmp_path / "new" / "place") == (found, 0)
+
+
+def test_import_merges_and_changes_nothing_that_is_there(tmp_path: Path) -> None:
+    mine = replace(ONE, seed=0, row="abs", level=0.5, retrained=0.123)
+    here = folder(tmp_path / "a", mine, *several(range(1, 2)))
+    export(folder(tmp_path / "b", *several(range(3))), tmp_path / "b.tar.xz")
+    assert import_(tmp_path / "b.tar.xz", tmp_path / "a") == (here, 15)
+    assert mine in read_folder(here)
+    assert len(read_folder(here)) == 24
+
+
+def test_export_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("dear")
+    with pytest.raises(ResultsError, match="is there already: give another name"):
+        export(folder(tmp_path, ONE), tmp_path / "mine")
+    assert (tmp_path / "mine").read_text() == "dear"
+
+
+def packed(path: Path, entries: dict[str, Any]) -> Path:
+    with tarfile.open(path, "w:xz") as tar:
+        for name, content in entries.items():
+            entry = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
+            data = b"" if isinstance(content, tarfile.TarInfo) else content
+            entry.name, entry.size = name, len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return path
+
+
+def link(kind: bytes, to: str) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo()
+    entry.type, entry.linkname = kind, to
+    return entry
+
+
+GOOD = json.dumps(vars(ONE)).encode()
+PLACE = ONE.key.path
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"../PLACE": GOOD}, "does not hold one results folder"),
+        ({"x/../../evil.json": GOOD}, "holds the record of"),
+        ({"/etc/x": GOOD}, "does not hold one results folder"),
+        ({"x/records/moment_1/../../../00000-0.9.json": GOOD}, "holds the record of"),
+        ({"x/table.txt": b"a table"}, "'table.txt' is no record"),
+        ({f"x/{PLACE}": b'{"seed": 1}'}, "is no record"),
+        ({f"x/{PLACE}": b"not json"}, "is no record"),
+        ({f"x/{PLACE}": json.dumps(vars(ONE) | {"row": "../.."}).encode()}, "unknown row"),
+        ({f"x/{PLACE}": json.dumps(vars(ONE) | {"seed": 7}).encode()}, "holds the record of"),
+        ({f"x/{PLACE}": link(tarfile.SYMTYPE, "/etc/passwd")}, "no plain file"),
+        ({f"x/{PLACE}": link(tarfile.LNKTYPE, "x/settings.json")}, "no plain file"),
+        ({f"x/{PLACE}": link(tarfile.FIFOTYPE, "")}, "no plain file"),
+        ({"x/records": link(tarfile.DIRTYPE, "")}, "no plain file"),
+        ({f"x/{PLACE}": b"0" * 100_000}, "at most 65,536 bytes"),
+        ({f"y/{PLACE}": GOOD}, "does not hold one results folder"),
+        ({"x/settings.json": b"{}"}, "written by other code"),
+        ({"x/settings.json": b"{"}, "is damaged"),
+    ],
+)
+def test_hostile_archives_are_refused_and_nothing_is_written(
+    tmp_path: Path, entries: dict[str, Any], message: str
+) -> None:
+    right = (folder(tmp_path / "a", ONE) / "settings.json").read_bytes()
+    archive = packed(tmp_path / "bad.tar.xz", {"x/settings.json": right, **entries})
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ResultsError) as error:
+        import_(archive, tmp_path / "out")
+    assert message in str(error.value)
+    assert str(archive) in str(error.value)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_archives_that_are_none(tmp_path: Path) -> None:
+    export(folder(tmp_path / "a", *several(range(9))), tmp_path / "whole")
+    whole = (tmp_path / "whole").read_bytes()
+    broken = bytearray(whole)
+    broken[len(whole) // 2] ^= 255
+    bad = [b"", b"text", whole[: len(whole) // 2], bytes(broken), lzma.compress(b"text"), lzma.compress(b"")]
+    for number, content in enumerate(bad):
+        path = tmp_path / f"{number}.tar.xz"
+        path.write_bytes(content)
+        with pytest.raises(ResultsError, match=f"{number}.tar.xz is no archive of results"):
+            import_(path, tmp_path / "out")
+    with pytest.raises(ResultsError, match="none.tar.xz is no archive"):
+        import_(tmp_path / "none.tar.xz", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_archive_of_other_settings_is_refused(tmp_path: Path) -> None:
+    export(folder(tmp_path / "a", ONE), tmp_path / "a.tar.xz")
+    there = Results(tmp_path / "b", SETTINGS, "other images").folder
+    before = files(there)
+    with pytest.raises(ResultsError, match="its data is 'other images', not 'some images'"):
+        import_(tmp_path / "a.tar.xz", tmp_path / "b")
+    assert files(there) == before

@@ -1,0 +1,142 @@
+import random
+import re
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scipy import stats as reference
+
+from prunewald.figures import write
+from prunewald.lab import summary
+from prunewald.lab.records import Record
+from prunewald.lab.settings import PAPER
+
+ONE = Record(0, "abs", 0.5, 0.8, 0.5, 0.7, 0.7, 0.9, 5.0, 1.1, 0.6, 0.1, {})
+ROWS = ("dense", "abs", "pseudo:1e-4:formula", "bootstrap:0.1:formula", "moment:1", "moment:1:permuted", "random")
+
+
+def some(rows: tuple[str, ...] = ROWS, levels: tuple[float, ...] = (0.5, 0.9, 0.95), seeds: int = 5) -> list[Record]:
+    """Records of chance, fewer of the bootstrap's, in no order."""
+    chance = random.Random(7)
+    found = []
+    for row in rows:
+        for level in (0.0,) if row == "dense" else levels:
+            for seed in range(3 if row.startswith("bootstrap") else seeds):
+                dense = 0.8 + 0.01 * seed
+                pruned, retrained, validation = (dense - level * chance.random() / 5 for _ in range(3))
+                found.append(replace(ONE, seed=seed, row=row, level=level, dense=dense, pruned=pruned))
+                found[-1] = replace(found[-1], retrained=retrained, validation=validation, overlap=chance.random())
+    chance.shuffle(found)
+    return found
+
+
+def test_lines_are_scipys_numbers() -> None:
+    records = some()
+    found = {(line.row, line.level): line for line in summary.lines(records)}
+    values = {(r.row, r.level, r.seed): r for r in records}
+    for row, count in (("moment:1", 5), ("bootstrap:0.1:formula", 3)):
+        p = []
+        for level in (0.5, 0.9, 0.95):
+            line = found[row, level]
+            own, abs_ = ([values[name, level, s] for s in range(count)] for name in (row, "abs"))
+            assert line.n == count
+            assert line.retrained == pytest.approx(100 * statistics.fmean(r.retrained for r in own))
+            assert line.dense == pytest.approx(100 * statistics.fmean(r.dense for r in own))
+            test = reference.ttest_rel([100 * r.retrained for r in own], [100 * r.retrained for r in abs_])
+            interval = test.confidence_interval(0.95)
+            assert line.gain is not None
+            assert (line.gain.low, line.gain.high, line.gain.p) == pytest.approx((*interval, test.pvalue))
+            at_once = reference.ttest_rel([r.pruned for r in own], [r.pruned for r in abs_])
+            assert line.pruned_gain is not None
+            assert line.pruned_gain.p == pytest.approx(at_once.pvalue)
+            drop = reference.ttest_rel([r.retrained for r in own], [r.dense for r in own])
+            assert line.drop is not None
+            assert line.drop.p == pytest.approx(drop.pvalue)
+            p.append(test.pvalue)
+        ordered = sorted(p)
+        worst = max(3 * ordered[0], 2 * ordered[1], ordered[2])
+        assert max(found[row, level].p_holm or 0 for level in (0.5, 0.9, 0.95)) == pytest.approx(min(1, worst))
+        assert min(found[row, level].p_holm or 0 for level in (0.5, 0.9, 0.95)) == pytest.approx(min(1, 3 * ordered[0]))
+    for row, level in (("abs", 0.5), ("dense", 0.0)):
+        assert found[row, level].gain is None
+        assert found[row, level].p_holm is None
+
+
+def test_order_of_rows_and_levels() -> None:
+    found = summary.lines(some())
+    assert [line.level for line in found] == sorted(line.level for line in found)
+    assert [line.row for line in found][:7] == [*ROWS]
+    assert [line.row for line in found][7:13] == [*ROWS[1:]]
+
+
+def test_wins_are_counted_as_the_paper_does() -> None:
+    better = [replace(ONE, row="moment:1", level=level, seed=s) for level in (0.5, 0.9, 0.95) for s in (0, 1)]
+    gains = {0.5: 0.1, 0.9: 0.0, 0.95: -0.1}
+    better = [replace(record, retrained=0.7 + gains[record.level]) for record in better]
+    plain = [replace(ONE, level=level, seed=s) for level in gains for s in (0, 1)]
+    found = summary.lines([*better, *plain])
+    assert summary.wins(found) == {"moment:1": (1, 3)}
+    assert summary.wins_text(found).split() == ["M&U", "second", "moment", "λ*=1", "1", "of", "3"]
+
+
+def test_table_columns_never_run_together() -> None:
+    text = summary.table(summary.lines(some()))
+    head, rule, *lines = text.splitlines()
+    assert set(rule) == {"-"}
+    assert len(re.split(r"  +", head.strip())) == 13
+    starts = [match.start() for match in re.finditer(r"(?<=  )\S", head)]
+    rows = [line for line in lines if "x" in line and "M&U" in line]
+    assert len(rows) == 12
+    label = head.index("row")
+    widest = max(len(re.split(r"  +", row[label:])[0]) for row in rows)
+    assert all(row[label + widest : label + widest + 2] == "  " for row in rows)
+    assert len(starts) == 12
+    row = next(row for row in rows if "second moment λ*=1 " in row and row.startswith("        "))
+    assert len(re.split(r"  +", row.strip())) == 12  # all but the level
+    assert "n differs" in text
+    assert "n differs" not in summary.table(summary.lines(some(("dense", "abs", "moment:1"))))
+
+
+def test_one_network_has_no_interval() -> None:
+    found = summary.lines(some(seeds=1))
+    assert {line.gain for line in found if not line.row.startswith("bootstrap")} == {None}
+    assert "moment" in summary.table(found)
+    assert summary.wins(found) == {}
+
+
+def test_choice_is_by_validation_and_best_first() -> None:
+    def row(text: str, level: float, *values: float) -> list[Record]:
+        return [
+            replace(ONE, row=text, level=level, seed=s, validation=v, retrained=1 - v) for s, v in enumerate(values)
+        ]
+
+    records = [*row("moment:1", 0.5, 0.7, 0.9), *row("moment:1", 0.9, 0.5), *row("moment:10", 0.5, 0.9)]
+    records += [*row("moment:10", 0.9, 0.6, 0.6), *row("dense", 0.0, 1.0), *row("abs", 0.5, 0.1)]
+    shown = summary.choice(records)
+    assert [name for name, _ in shown] == ["moment:10", "moment:1", "abs"]
+    assert [value for _, value in shown] == pytest.approx([75, 65, 10])  # each level counts alike
+
+
+@pytest.mark.parametrize("experiment", list(PAPER))
+def test_figure_has_every_row_but_the_sanity_rows(experiment: str, tmp_path: Path) -> None:
+    paper = PAPER[experiment]
+    records = some(("dense", *paper.rows), paper.levels)
+    if paper.iterative:
+        records += [replace(record, row="dense") for record in records if record.row == "abs"]
+        records = [record for record in records if record.level]
+    drawn = summary.figure(summary.lines(records), "a title\nthe paper: wins", lines=experiment == "imagenet100")
+    axes = drawn.axes[0]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "ABS" in labels
+    assert not [label for label in labels if "permuted" in label or "inverted" in label or "random" in label]
+    plain = [row for row in paper.rows if row != "random" and "ted" not in row]
+    assert len(labels) == len(plain) + 1
+    assert ("dense, extra epochs" if paper.iterative else "not pruned, trained on") in labels
+    colors = {
+        label: handle[0].get_color() for label, handle in zip(labels[1:], axes.containers[-len(plain) :], strict=True)
+    }
+    assert colors["ABS"] == "black"
+    assert {color for label, color in colors.items() if "pseudo" in label and "formula" in label} == {"tab:orange"}
+    assert len(set(colors.values())) == len(plain)
+    write(drawn, tmp_path / "figure.png")
