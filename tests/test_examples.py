@@ -25,13 +25,18 @@ def distillation(found: Numbers) -> bool:
     return found["distilled"] > 0.78 and found["distilled"] > found["pruned"] + 0.05
 
 
+def quantisation(found: Numbers) -> bool:
+    few = found["32 values, distinct"] <= 32 and found["4 values, distinct"] <= 4 and found["4 bits, distinct"] <= 15
+    return few and found["4 values, trained"] > found["4 values"] + 0.05 and found["32 values"] > 0.78
+
+
 def regularisation(found: Numbers) -> bool:
     weights = found["weights, L1"] > found["weights, no penalty"]
     return weights and found["units, group lasso"] > found["units, no penalty"]
 
 
 SHOWS: dict[str, Callable[[Numbers], bool]] = {
-    check.__name__: check for check in (averaging, batchnorm, distillation, regularisation)
+    check.__name__: check for check in (averaging, batchnorm, distillation, quantisation, regularisation)
 }
 
 
