@@ -17,16 +17,28 @@ LEVELS = [
         "inference",
         "learn_then_test",
         "companions",
+        "clusters",
         "optimizers",
         "schedules",
     },
     {"uncertainty", "ensemble"},
-    {"scoring", "checks", "significance", "choice", "holding", "watching", "pruner", "surgery", "strategies"},
+    {
+        "scoring",
+        "checks",
+        "significance",
+        "choice",
+        "holding",
+        "watching",
+        "pruner",
+        "surgery",
+        "strategies",
+        "quantisation",
+    },
     {"storage", "masks", "export", "figures"},
     {"lab", "cli"},
 ]
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
-HEAVY = {"matplotlib", "scipy", "tqdm", "pandas", "safetensors", "PIL", "ray"}
+HEAVY = {"matplotlib", "scipy", "tqdm", "pandas", "safetensors", "constriction", "PIL", "ray"}
 FILES = [path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py"]
 
 

@@ -1,5 +1,9 @@
 """Small models and stand-in pruners."""
 
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,12 +12,14 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
+from prunewald.storage import PackedFileError, load
 from prunewald.storage.index import DTYPES
 
 OLD = tuple(map(int, safetensors.__version__.split(".")[:2])) < (0, 7)
+READABLE = [dtype for name, dtype in DTYPES.items() if not (OLD and name == "C64")]
 ALL_DTYPES = [
-    pytest.param(dtype, marks=pytest.mark.skipif(OLD and name == "C64", reason="safetensors before 0.7"))
-    for name, dtype in DTYPES.items()
+    pytest.param(dtype, marks=pytest.mark.skipif(dtype not in READABLE, reason="safetensors before 0.7"))
+    for dtype in DTYPES.values()
 ]
 
 
@@ -68,3 +74,21 @@ def identical(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(
         a[name].dtype == b[name].dtype and a[name].shape == b[name].shape and raw(a[name]) == raw(b[name]) for name in a
     )
+
+
+def refused(path: Path, reason: str) -> None:
+    """The file is, with its name and a reason."""
+    with pytest.raises(PackedFileError, match=f"{path.name}: .*({reason})"):
+        load(path)
+
+
+@contextmanager
+def allocating(limit: float) -> Iterator[None]:
+    """No more memory than so many bytes, as far as Python and numpy know."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= limit

@@ -2,7 +2,6 @@
 
 import json
 import random
-import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 from prunewald.storage import PackedFileError, load, save
 from prunewald.storage.container import write
 
-from .helpers import holding, identical, pruned, pruner
+from .helpers import allocating, holding, identical, pruned, pruner, refused
 
 Files = Callable[[bytes], Path]
 
@@ -37,11 +36,6 @@ def bad(tmp_path: Path) -> Files:
         return path
 
     return make
-
-
-def refused(path: Path, reason: str) -> None:
-    with pytest.raises(PackedFileError, match=f"bad.pw: .*{reason}"):
-        load(path)
 
 
 def test_every_truncation(good: bytes, bad: Files) -> None:
@@ -96,7 +90,8 @@ def edited(good: bytes, edit: Callable[[dict[str, Any]], object]) -> bytes:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("version", "1", "format version '1'; this prunewald reads version '0'"),
+        ("version", "2", "format version '2'; this prunewald reads versions '0' and '1'"),
+        ("version", "0", "checksum"),
         ("version", None, "format version None"),
         ("format", "other", "not one that prunewald wrote"),
         ("sha256", "0" * 64, "checksum"),
@@ -130,59 +125,137 @@ def test_a_tensor_under_another_name(good: bytes, bad: Files) -> None:
 
 
 def entry(**changes: Any) -> dict[str, Any]:
-    return {"names": ["w"], "dtype": "F32", "shape": [3, 3], "kept": 2} | changes
+    plain = {"names": ["w"], "dtype": "F32", "shape": [3, 3], "kept": 2, "values": "F32", "bytes": [5, 0, 9]}
+    return plain | changes
 
 
-VALUES = torch.ones(2)
-MASK = torch.tensor([3, 0], dtype=torch.uint8)
-MORE = torch.tensor([4, 0], dtype=torch.uint8)
-PARTS = {"values/w": VALUES, "mask/w": MASK}
+def model(*rows: Any) -> dict[str, Any]:
+    return {"tensors": list(rows)}
+
+
+def blob(*numbers: int, then: bytes = b"") -> Tensor:
+    return torch.tensor([*numbers, *then], dtype=torch.uint8)
+
+
+ONES = torch.ones(2).numpy().tobytes()
+BITS = (0, 0, 255, 3, 0)  # raw bytes of a mask: the first two elements
+GOOD = {"packed/w": blob(*BITS, 0, then=ONES)}
 DENSE = {"dense/w": torch.ones(3, 3)}
+PLAIN = {"names": ["w"], "dtype": "F32", "shape": [3, 3]}
+NONE = {"packed/w": blob()}
+REPORT = {"criterion": "a", "uncertainty": "b", "scope": "c", "notes": [], "rows": []}
+
+
+def gaps(*numbers: int, escapes: int = 0, low: int = 0, kind: int = 1, then: bytes = ONES) -> dict[str, Tensor]:
+    return {"packed/w": blob(kind, low, *escapes.to_bytes(8, "little"), *numbers, 0, then=then)}
+
+
+def coded(values: str, book: bytes, *numbers: int) -> tuple[Any, dict[str, Tensor]]:
+    row = entry(values=values, bytes=[5, len(book), len(numbers)])
+    return model(row), {"packed/w": blob(*BITS, then=book + bytes(numbers))}
+
 
 # Index, tensors, and why not: all with a right checksum.
 LIES: dict[str, tuple[Any, dict[str, Tensor], str]] = {
-    "no list": ({}, {}, "not a list"),
-    "no JSON": ("[", {}, "Expecting value"),
+    "no object": ([], {}, "neither one of a model nor one of masks"),
+    "no tensors": ({}, {}, "neither"),
+    "more than tensors": (model() | {"more": 1}, {}, "neither"),
+    "no JSON": ("{", {}, "Expecting"),
     "endless": ("[" * 100_000, {}, "recursion"),
     "long number": ("[" + "9" * 10_000 + "]", {}, ""),
-    "no object": ([[]], PARTS, "makes no sense"),
-    "no names": ([entry(names=[])], PARTS, "makes no sense"),
-    "name a number": ([entry(names=[1])], PARTS, "makes no sense"),
-    "names a string": ([entry(names="w")], PARTS, "makes no sense"),
-    "dtype unknown": ([entry(dtype="F33")], PARTS, "makes no sense"),
-    "shape negative": ([entry(shape=[-3, -3])], PARTS, "makes no sense"),
-    "shape fractional": ([entry(shape=[3.0, 3])], PARTS, "makes no sense"),
-    "shape true": ([entry(shape=[True, 9])], PARTS, "makes no sense"),
-    "shape absurd": ([entry(shape=[2**63])], PARTS, "makes no sense"),
-    "kept true": ([entry(kept=True)], PARTS, "makes no sense"),
-    "kept negative": ([entry(kept=-1)], PARTS, "makes no sense"),
-    "further key": ([entry(more=1)], PARTS, "makes no sense"),
-    "no shape": ([{"names": ["w"], "dtype": "F32", "kept": 2}], PARTS, "makes no sense"),
-    "key twice": (json.dumps([entry()]).replace('"kept"', '"kept": 1, "kept"'), PARTS, "'kept' comes twice"),
-    "entry twice": ([entry(), entry()], PARTS, "'w' comes twice"),
-    "tied to itself": ([entry(names=["w", "w"])], PARTS, "'w' comes twice"),
-    "tied twice": ([entry(names=["w", "v"]), entry(names=["v"])], PARTS, "'v' comes twice"),
-    "mask missing": ([entry()], {"values/w": VALUES}, "disagree about 'mask/w'"),
-    "values missing": ([entry()], {"mask/w": MASK}, "disagree about 'values/w'"),
-    "tensor too many": ([entry()], PARTS | DENSE, "disagree about 'dense/w'"),
-    "stored the other way": ([entry(kept=None)], PARTS, "disagree about 'dense/w'"),
-    "values of another dtype": ([entry(dtype="F16")], PARTS, "'w': stored as torch.float32"),
-    "too few values": ([entry(kept=3)], PARTS, r"stored as torch.float32 \(2,\)"),
-    "values not flat": ([entry()], PARTS | {"values/w": torch.ones(2, 1)}, "stored as"),
-    "too many places": ([entry()], PARTS | {"mask/w": MASK + MORE}, "'w': 2 values for a mask of 3 places"),
-    "padding set": ([entry(shape=[2, 3])], PARTS | {"mask/w": MASK[:1] + 64}, "'w': .*padding bits"),
-    "mask too short": ([entry(shape=[3, 6])], PARTS, "takes 3 bytes"),
-    "mask too long": ([entry(shape=[2, 4])], PARTS, "takes 1 bytes"),
-    "mask of another dtype": ([entry()], PARTS | {"mask/w": MASK.to(torch.int8)}, "int8"),
-    "huge": ([entry(shape=[2**40])], PARTS, "takes 137438953472 bytes"),
-    "huger": ([entry(shape=[2**62] * 50)], PARTS, "bytes, not"),
-    "dense of another shape": ([entry(kept=None, shape=[9])], DENSE, "stored as"),
-    "dense of another dtype": ([entry(kept=None, dtype="I32")], DENSE, "stored as"),
+    "no entry": (model([]), GOOD, "makes no sense"),
+    "no names": (model(entry(names=[])), GOOD, "makes no sense"),
+    "name a number": (model(entry(names=[1])), GOOD, "makes no sense"),
+    "names a string": (model(entry(names="w")), GOOD, "makes no sense"),
+    "dtype unknown": (model(entry(dtype="F33")), GOOD, "makes no sense"),
+    "shape negative": (model(entry(shape=[-3, -3])), GOOD, "makes no sense"),
+    "shape fractional": (model(entry(shape=[3.0, 3])), GOOD, "makes no sense"),
+    "shape true": (model(entry(shape=[True, 9])), GOOD, "makes no sense"),
+    "shape absurd": (model(entry(shape=[2**63])), GOOD, "makes no sense"),
+    "kept true": (model(entry(kept=True)), GOOD, "makes no sense"),
+    "kept negative": (model(entry(kept=-1)), GOOD, "makes no sense"),
+    "kept null": (model(entry(kept=None)), GOOD, "makes no sense"),
+    "kept alone": (model(PLAIN | {"kept": 2}), GOOD, "makes no sense"),
+    "values unknown": (model(entry(values="F33")), GOOD, "makes no sense"),
+    "two sections": (model(entry(bytes=[5, 9])), GOOD, "makes no sense"),
+    "section negative": (model(entry(bytes=[5, -1, 10])), GOOD, "makes no sense"),
+    "further key": (model(entry(more=1)), GOOD, "makes no sense"),
+    "key twice": (json.dumps(model(entry())).replace('"kept"', '"kept": 1, "kept"'), GOOD, "'kept' comes twice"),
+    "entry twice": (model(entry(), entry()), GOOD, "'w' comes twice"),
+    "tied to itself": (model(entry(names=["w", "w"])), GOOD, "'w' comes twice"),
+    "tied twice": (model(entry(names=["w", "v"]), entry(names=["v"])), GOOD, "'v' comes twice"),
+    "tensor missing": (model(entry()), {}, "disagree about 'packed/w'"),
+    "tensor too many": (model(entry()), GOOD | DENSE, "disagree about 'dense/w'"),
+    "stored the other way": (model(PLAIN), GOOD, "disagree about 'dense/w'"),
+    "dense of another shape": (model(PLAIN | {"shape": [9]}), DENSE, "stored as"),
+    "dense of another dtype": (model(PLAIN | {"dtype": "I32"}), DENSE, "stored as"),
     "bool of 2": (
-        [entry(kept=None, dtype="BOOL", shape=[1])],
+        model({"names": ["w"], "dtype": "BOOL", "shape": [1]}),
         {"dense/w": torch.tensor([2], dtype=torch.uint8).view(torch.bool)},
         "bytes other than 0 and 1",
     ),
+    "not bytes": (model(entry()), {"packed/w": GOOD["packed/w"].to(torch.int8)}, "'w': stored as torch.int8"),
+    "sections too short": (model(entry(bytes=[5, 0, 8])), GOOD, "where the index says 13 bytes"),
+    "sections too long": (model(entry(bytes=[5, 0, 2**40])), GOOD, "where the index says"),
+    "huge": (model(entry(shape=[2**40])), GOOD, "would take 4,398,046,511,104 bytes, more than 1,073,741,824"),
+    "huger": (model(entry(shape=[2**62] * 50)), GOOD, "would take"),
+    "huge and empty": (model(entry(shape=[2**62, 2**62, 0], kept=0, bytes=[0, 0, 1])), {"packed/w": blob(0)}, "'w'"),
+    "more kept than there are": (model(entry(kept=10)), GOOD, "10 values for 9 places"),
+    "too many kept": (model(entry(kept=3)), GOOD, "3 values of F32 take 12 bytes, not 8"),
+    "values of another dtype": (model(entry(values="F16", kept=4)), GOOD, "4 values for a mask of 2 places"),
+    "values that are wider": (model(entry(dtype="F16")), GOOD, "values of F32 for a tensor of F16"),
+    "values of integers": (model(entry(values="I32")), GOOD, "values of I32 for a tensor of F32"),
+    "no values": (model(entry(bytes=[14, 0, 0])), GOOD, "values of an unknown kind"),
+    "values of kind 2": (model(entry()), {"packed/w": blob(*BITS, 2, then=ONES)}, "values of an unknown kind"),
+    "planes cut short": (model(entry()), {"packed/w": blob(*BITS, 1, then=ONES)}, "cut short"),
+    "planes too long": (
+        model(entry(bytes=[5, 0, 33])),
+        {"packed/w": blob(*BITS, 1, then=(2**63).to_bytes(8, "little") * 4)},
+        "longer than they say",
+    ),
+    "a codebook for nothing": (model(entry(bytes=[5, 1, 8])), GOOD, "values of an unknown kind|a codebook"),
+    "positions too many": (model(entry(shape=[3, 4])), {"packed/w": blob(0, 0, 255, 7, 0, 0, then=ONES)}, "3 places"),
+    "positions missing": (model(entry(bytes=[0, 0, 9])), {"packed/w": blob(0, then=ONES)}, "positions are missing"),
+    "positions of kind 3": (model(entry()), {"packed/w": blob(3, 0, 255, 3, 0, 0, then=ONES)}, "positions of an unk"),
+    "padding set": (model(entry()), {"packed/w": blob(0, 0, 255, 1, 2, 0, then=ONES)}, "padding bits set"),
+    "mask too short": (model(entry(shape=[3, 6])), GOOD, "3 symbols of a byte each in 2 bytes"),
+    "no choice": (model(entry(shape=[2])), GOOD, "no choice"),
+    "gaps cut short": (model(entry(bytes=[3, 0, 9])), {"packed/w": blob(1, 0, 0, 0, then=ONES)}, "cut short"),
+    "gaps of the frequent": (model(entry(bytes=[13, 0, 9])), gaps(0, 1, 3, kind=2), "the more frequent"),
+    "gaps beyond": (model(entry(bytes=[12, 0, 9])), gaps(3, 4), "beyond the tensor"),
+    "gaps far beyond": (model(entry(bytes=[12, 0, 9])), gaps(3, 254), "beyond the tensor"),
+    "low bits absurd": (model(entry(bytes=[12, 0, 9])), gaps(3, 1, low=200), "beyond the tensor"),
+    "escapes absurd": (model(entry(bytes=[12, 0, 9])), gaps(3, 1, escapes=2**64 - 1), "beyond the tensor"),
+    "only escapes": (model(entry(bytes=[12, 0, 9], shape=[600])), gaps(3, 255), "0 places, where 2 are said"),
+    "codec unknown": (model(entry(bytes=[12, 0, 9])), gaps(4, 1), "of an unknown kind, 4"),
+    "constant with bytes": (model(entry(bytes=[13, 0, 9])), gaps(3, 1, 1), "of an unknown kind, 3"),
+    "symbol too large": (model(entry(bytes=[14, 0, 9])), gaps(0, 2, 3, 3), "a symbol above 2"),
+    "code beyond": (*coded("codebook", ONES, 0, 2, 1, 2), "a code beyond a codebook of 2 values"),
+    "codebook in parts": (*coded("codebook", ONES[:-1], 3, 0), "a codebook of 7 bytes"),
+    "codebook too large": (*coded("codebook", bytes(257 * 4), 3, 0), "a codebook of 1028 bytes"),
+    "no codebook": (*coded("codebook", b"", 3, 0), "a code beyond a codebook of 0"),
+    "no scale": (*coded("linear", b"abc", 3, 0), "levels in 3 bytes"),
+    "no levels": (*coded("linear", b"abcd", 3, 0), "a code beyond"),
+    "Huffman cut short": (*coded("codebook", ONES, 1, 1, 17), "Huffman code is cut short"),
+    "Huffman without pieces": (*coded("codebook", ONES, 1, 1, 17, 0, 2), "Huffman code is cut short"),
+    "Huffman lengths": (*coded("codebook", ONES, 1, 1, 33, 0, 2, 2, 0, 0), "no Huffman code"),
+    "Huffman of one": (*coded("codebook", ONES, 1, 1, 1, 0, 2, 2, 0, 0), "no Huffman code"),
+    "Huffman too long": (*coded("codebook", ONES, 1, 1, 13 + 16, 0, 2, 2, 0, 0), "no Huffman code"),
+    "Huffman padding": (*coded("codebook", ONES, 1, 0, 17, 0, 2, 2, 0, 0), "padding bits"),
+    "Huffman pieces of 0": (*coded("codebook", ONES, 1, 1, 17, 0, 0, 2, 0, 0), "pieces of 0"),
+    "Huffman pieces of 5000": (*coded("codebook", ONES, 1, 1, 17, 136, 19, 2, 0, 0), "pieces of 5000"),
+    "Huffman bits": (*coded("codebook", ONES, 1, 1, 17, 0, 2, 9, 0, 0), "9 bits in 1 bytes"),
+    "Huffman end": (*coded("codebook", ONES, 1, 1, 17, 0, 2, 3, 0, 0), "does not end where it should"),
+    "Huffman last bits": (*coded("codebook", ONES, 1, 1, 17, 0, 2, 2, 0, 1), "padding bits"),
+    "ANS cut short": (*coded("codebook", ONES, 2, 1, 9), "an ANS code of 1 bytes"),
+    "ANS in parts": (*coded("codebook", ONES, 2, 1, 9, 9, 1, 2, 3), "an ANS code of 5 bytes"),
+    "ANS of one": (*coded("codebook", ONES, 2, 0, 9), "an ANS code"),
+    "ANS end": (*coded("codebook", ONES, 2, 1, 9, 9, 1, 2, 3, 4, 1, 2, 3, 4), "does not end where it should"),
+    "ANS zero": (*coded("codebook", ONES, 2, 1, 9, 9, 0, 0, 0, 0), "zero word"),
+    "report no object": (model() | {"report": 1}, {}, "the report makes no sense"),
+    "report without scope": (model() | {"report": {"criterion": "a", "notes": [], "rows": []}}, {}, "the report makes"),
+    "report row": (model() | {"report": REPORT | {"rows": [["a"]]}}, {}, "row that makes no sense"),
+    "report number": (model() | {"report": REPORT | {"rows": [["a", [], 1, 1, "x", 0, 0, 0]]}}, {}, "for a number"),
 }
 
 
@@ -190,13 +263,19 @@ LIES: dict[str, tuple[Any, dict[str, Tensor], str]] = {
 def test_an_index_that_lies(tmp_path: Path, lie: str) -> None:
     index, parts, reason = LIES[lie]
     write(tmp_path / "bad.pw", index if isinstance(index, str) else json.dumps(index), parts)
-    tracemalloc.start()
-    try:
+    with allocating(10_000_000):
         refused(tmp_path / "bad.pw", reason)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 10_000_000
+
+
+def test_what_the_lies_are_made_of_is_true(tmp_path: Path) -> None:
+    expected = torch.zeros(3, 3)
+    expected.view(-1)[:2] = 1
+    truths = [(model(entry()), GOOD), (model(entry(bytes=[12, 0, 9])), gaps(3, 0)), coded("codebook", ONES, 3, 0)]
+    for index, parts in truths:
+        write(tmp_path / "f", json.dumps(index), parts)
+        assert torch.equal(load(tmp_path / "f")["w"], expected)
+    write(tmp_path / "f", json.dumps(model(PLAIN) | {"report": REPORT}), DENSE)
+    assert torch.equal(load(tmp_path / "f")["w"], torch.ones(3, 3))
 
 
 def test_offsets_that_are_not_aligned(bad: Files) -> None:

@@ -1,6 +1,7 @@
-"""The packed file: surviving values and bit-packed masks in one safetensors file. See docs/format.md."""
+"""The packed file: survivors and their places, near their entropy, in one safetensors file. See docs/format.md."""
 
 from prunewald.storage.container import PackedFileError
+from prunewald.storage.inspection import Inspection, inspect
 from prunewald.storage.model import load, save
 
-__all__ = ["PackedFileError", "load", "save"]
+__all__ = ["Inspection", "PackedFileError", "inspect", "load", "save"]

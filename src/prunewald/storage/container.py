@@ -5,7 +5,8 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +15,9 @@ from prunewald.files import FilePath, replacing
 from prunewald.storage.index import DTYPE_NAMES, unique
 
 FORMAT = "prunewald"
-VERSION = "0"
+VERSION = "1"
+_READ = ("0", "1")
+_FREE, _RATIO = 1 << 30, 256  # bytes that a file may always take in memory; how many times its own size
 _MAX_HEADER = 100_000_000  # safetensors reads no longer one
 
 
@@ -22,12 +25,23 @@ class PackedFileError(ValueError):
     """A packed file that is damaged, lies about what it holds, or is none. Names the file and the reason."""
 
 
-def write(path: FilePath, index: str, parts: Mapping[str, Tensor]) -> None:
+@dataclass(frozen=True)
+class Contents:
+    """What a file holds: format version, index, tensors by key; its header by key, and the bytes of all of it."""
+
+    version: str
+    index: str
+    parts: dict[str, Tensor]
+    header: dict[str, Any]
+    size: int
+
+
+def write(path: FilePath, index: str, parts: Mapping[str, Tensor], version: str = VERSION) -> None:
     """Write index and tensors (contiguous, on the CPU): whole and on disk, or not at all.
 
     Not by safetensors' own writer: that orders the metadata at random, and one model should give one file.
     """
-    meta = {"format": FORMAT, "version": VERSION, "index": index, "sha256": _digest(index, parts)}
+    meta = {"format": FORMAT, "version": version, "index": index, "sha256": _digest(version, index, parts)}
     order = sorted(parts, key=lambda key: (-parts[key].itemsize, key))  # so that every tensor is aligned
     header: dict[str, Any] = {"__metadata__": meta}
     end = 0
@@ -45,25 +59,33 @@ def write(path: FilePath, index: str, parts: Mapping[str, Tensor]) -> None:
             file.write(_raw(parts[key]))
 
 
-def read(path: FilePath) -> tuple[str, dict[str, Tensor]]:
-    """Read index and tensors of a file of this version with a right checksum; ValueError with the reason."""
+def read(path: FilePath) -> Contents:
+    """Read a file of a known version with a right checksum; ValueError with the reason."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise ImportError("reading a packed file needs safetensors: pip install safetensors") from error
     with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
         try:
             opened = safe_open(path, framework="pt")
         except SafetensorError as error:
             raise ValueError(f"not a whole safetensors file ({error})") from error
         with opened as inside:
-            _check_unique(file)
+            header = _unique_header(file)
             meta = _check_meta(inside.metadata() or {})
             # Copies: what is checked below is what is returned, whatever happens to the file.
             parts = {key: _copy(inside.get_tensor(key)) for key in inside.keys()}  # noqa: SIM118
-    if _digest(meta["index"], parts) != meta["sha256"]:
+    if _digest(meta["version"], meta["index"], parts) != meta["sha256"]:
         raise ValueError("the checksum does not match: the file is damaged")
-    return meta["index"], parts
+    return Contents(meta["version"], meta["index"], parts, header, size)
+
+
+def check_size(contents: Contents, total: int, max_bytes: int | None) -> None:
+    """Refuse a file whose tensors would take more memory than is allowed."""
+    limit = max(_FREE, _RATIO * contents.size) if max_bytes is None else max_bytes
+    if total > limit:
+        raise ValueError(f"its tensors would take {total:,} bytes, more than {limit:,}; max_bytes= allows more")
 
 
 @contextmanager
@@ -77,30 +99,31 @@ def blaming(path: FilePath) -> Iterator[None]:
         raise PackedFileError(f"{os.fspath(path)}: {error}") from error
 
 
-def _check_unique(file: BinaryIO) -> None:
+def _unique_header(file: BinaryIO) -> dict[str, Any]:
     # safetensors, which has checked the header, lets the last of two equal names win.
     size = int.from_bytes(file.read(8), "little")
-    json.loads(file.read(size), object_pairs_hook=unique)
+    return cast(dict[str, Any], json.loads(file.read(size), object_pairs_hook=unique))
 
 
 def _check_meta(meta: dict[str, str]) -> dict[str, str]:
     if meta.get("format") != FORMAT:
         raise ValueError("a safetensors file, but not one that prunewald wrote")
-    if meta.get("version") != VERSION:
-        raise ValueError(f"format version {meta.get('version')!r}; this prunewald reads version {VERSION!r}")
+    if meta.get("version") not in _READ:
+        known = " and ".join(map(repr, _READ))
+        raise ValueError(f"format version {meta.get('version')!r}; this prunewald reads versions {known}")
     if meta.keys() != {"format", "version", "index", "sha256"}:
         raise ValueError(f"the metadata has {sorted(meta)}, not format, version, index and sha256")
     return meta
 
 
-def _digest(index: str, parts: Mapping[str, Tensor]) -> str:
+def _digest(version: str, index: str, parts: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
 
     def add(chunk: bytes | memoryview) -> None:
         digest.update(len(chunk).to_bytes(8, "little"))
         digest.update(chunk)
 
-    for text in (FORMAT, VERSION, index):
+    for text in (FORMAT, version, index):
         add(text.encode())
     for key in sorted(parts):
         shape = ",".join(map(str, parts[key].shape))

@@ -1,6 +1,7 @@
 """The index: which tensors a packed file holds, and how each is stored."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,39 +30,70 @@ DTYPES = {
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
+# How values can be stored, beside the dtypes: codes, and the values or the whole numbers they stand for.
+CODED = ("codebook", "linear")
+
+
+@dataclass(frozen=True)
+class Packed:
+    """How a tensor is packed: the number of survivors, how their values are stored, the bytes of its three sections."""
+
+    kept: int
+    values: str
+    bytes: tuple[int, int, int]  # positions, codebook, values
+
+
 @dataclass(frozen=True)
 class Entry:
-    """One stored tensor: all names it goes by (tied ones share an entry), its dtype and shape.
-
-    `kept` is the number of values beside the mask, or None where the tensor is stored dense.
-    """
+    """One stored tensor: all names it goes by (tied ones share an entry), its dtype and shape; dense or packed."""
 
     names: tuple[str, ...]
     dtype: str
     shape: tuple[int, ...]
-    kept: int | None
+    packed: Packed | None = None
 
-    def parts(self) -> dict[str, str]:
-        """Give the keys of this tensor's parts in the container, by role."""
-        roles = ("dense",) if self.kept is None else ("values", "mask")
-        return {role: f"{role}/{self.names[0]}" for role in roles}
+    @property
+    def key(self) -> str:
+        """The key of this tensor in the container."""
+        return f"{'dense' if self.packed is None else 'packed'}/{self.names[0]}"
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the tensor takes in memory."""
+        return self.count * DTYPES[self.dtype].itemsize
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the index has it."""
+        plain = {"names": self.names, "dtype": self.dtype, "shape": self.shape}
+        return plain if self.packed is None else plain | asdict(self.packed)
 
 
-def dump(entries: Sequence[Entry]) -> str:
+def dump(entries: Sequence[Entry], report: Any = None) -> str:
     """Write the index as JSON."""
-    return json.dumps([asdict(entry) for entry in entries], ensure_ascii=False, separators=(",", ":"))
+    rows = [entry.to_dict() for entry in entries]
+    return compact({"tensors": rows} if report is None else {"tensors": rows, "report": report})
 
 
-def parse(text: str) -> list[Entry]:
-    """Read an index; ValueError with the reason if it is not one."""
-    rows = json.loads(text, object_pairs_hook=unique)
-    if isinstance(rows, dict) and "masks" in rows:
-        raise ValueError("this file holds masks, not a model: read it with pw.masks.load")
-    if not isinstance(rows, list):
-        raise ValueError("the index is not a list")
-    entries = [_entry(row) for row in rows]
-    unique([(name, entry) for entry in entries for name in entry.names])
-    return entries
+def parse(text: str) -> tuple[list[Entry], Any]:
+    """Read entries and report; ValueError with the reason if the text is no index of a model."""
+    match json.loads(text, object_pairs_hook=unique):
+        case {"masks": _}:
+            raise ValueError("this file holds masks, not a model: read it with pw.masks.load")
+        case {"tensors": list(rows), **rest} if rest.keys() <= {"report"}:
+            entries = [_entry(row) for row in rows]
+            unique([(name, entry) for entry in entries for name in entry.names])
+            return entries, rest.get("report")
+    raise ValueError("the index is neither one of a model nor one of masks")
+
+
+def compact(data: Any) -> str:
+    """JSON without spaces."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -76,12 +108,24 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(row: Any) -> Entry:
     match row:
-        case {"names": list(names), "dtype": str(dtype), "shape": list(shape), "kept": kept, **rest}:
+        case {"names": list(names), "dtype": str(dtype), "shape": list(shape), **rest}:
             named = names and all(isinstance(name, str) for name in names)
-            sized = all(is_count(size) for size in shape) and (kept is None or is_count(kept))
-            if named and sized and dtype in DTYPES and not rest:
-                return Entry(tuple(names), dtype, tuple(shape), kept)
-    raise ValueError(f"the index has an entry that makes no sense: {str(row)[:200]}")
+            if named and all(map(is_count, shape)) and dtype in DTYPES:
+                return Entry(tuple(names), dtype, tuple(shape), _packed(rest) if rest else None)
+    raise nonsense(row)
+
+
+def _packed(rest: dict[Any, Any]) -> Packed:
+    match rest:
+        case {"kept": kept, "values": str(values), "bytes": [p, c, v], **more}:
+            if all(map(is_count, (kept, p, c, v))) and (values in DTYPES or values in CODED) and not more:
+                return Packed(kept, values, (p, c, v))
+    raise nonsense(rest)
+
+
+def nonsense(row: Any) -> ValueError:
+    """What to raise for an entry that cannot be."""
+    return ValueError(f"the index has an entry that makes no sense: {str(row)[:200]}")
 
 
 def is_count(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A file of masks alone: one bit for each weight, in the same container as a packed model."""
+"""A file of masks alone, in the same container as a packed model."""
 
 import json
 import math
@@ -11,30 +11,54 @@ from torch import Tensor
 from prunewald.files import FilePath
 from prunewald.storage import container
 from prunewald.storage import masks as bitmask
-from prunewald.storage.container import blaming
-from prunewald.storage.index import is_count, unique
-from prunewald.storage.state import unfit
+from prunewald.storage import positions as places
+from prunewald.storage.container import Contents, blaming, check_size
+from prunewald.storage.index import compact, is_count, nonsense, unique
+from prunewald.storage.positions import Positions
+from prunewald.storage.state import check_keys, unfit
+
+_NONE = torch.zeros(0, dtype=torch.uint8)
 
 
-def save(masks: Mapping[str, Tensor], path: FilePath) -> None:
-    """Save masks, such as `pruner.masks`: one bit for each weight, no pickle, whole or not at all."""
+def save(masks: Mapping[str, Tensor], path: FilePath, *, positions: Positions = "auto") -> None:
+    """Save masks, such as `pruner.masks`: near the entropy of the places, no pickle, whole or not at all.
+
+    `positions`: "gaps" (Huffman), "ans", "bits" (a bit for each weight), or the smallest ("auto").
+    """
     check_bool(masks)
+    ways = places.ways(positions, "auto")
     rows, parts = [], {}
     for name, mask in masks.items():
         alive = mask.detach().cpu().contiguous().view(torch.uint8) != 0  # a view of something else has other bytes
-        parts[f"mask/{name}"] = bitmask.pack(alive)
+        data = places.encode(alive.reshape(-1).numpy(), ways)
+        parts[f"mask/{name}"] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _NONE
         rows.append({"name": name, "shape": list(mask.shape), "kept": int(alive.sum())})
-    container.write(path, json.dumps({"masks": rows}, ensure_ascii=False, separators=(",", ":")), parts)
+    container.write(path, compact({"masks": rows}), parts)
 
 
-def load(path: FilePath) -> dict[str, Tensor]:
-    """Load what `save` wrote, on the CPU; a PackedFileError if the file is damaged, or holds anything else."""
+def load(path: FilePath, *, max_bytes: int | None = None) -> dict[str, Tensor]:
+    """Load what `save` wrote, on the CPU; a PackedFileError if the file is damaged, or holds anything else.
+
+    Masks of up to `max_bytes` in all are read: 1 GiB, or 256 times the file if that is more.
+    """
     with blaming(path):
-        text, parts = container.read(path)
-        rows = _parse(text)
-        if odd := sorted({f"mask/{name}" for name in rows} ^ parts.keys()):
-            raise ValueError(f"index and stored tensors disagree about {odd[0]!r}")
-        return {name: _join(name, *row, parts[f"mask/{name}"]) for name, row in rows.items()}
+        return joined(container.read(path), max_bytes)
+
+
+def joined(contents: Contents, max_bytes: int | None) -> dict[str, Tensor]:
+    """Put the masks together; ValueError with the reason if index and tensors disagree."""
+    rows = _parse(contents.index)
+    check_keys({f"mask/{name}" for name in rows}, contents.parts)
+    if contents.version != "0":
+        check_size(contents, sum(math.prod(shape) for shape, _ in rows.values()), max_bytes)
+    join = _join0 if contents.version == "0" else _join
+    return {name: join(name, *row, contents.parts[f"mask/{name}"]) for name, row in rows.items()}
+
+
+def holds_masks(index: str) -> bool:
+    """Tell whether an index is one of masks."""
+    found = json.loads(index, object_pairs_hook=unique)
+    return isinstance(found, dict) and "masks" in found
 
 
 def check_bool(masks: Mapping[str, Tensor], what: str = "the masks") -> None:
@@ -59,7 +83,7 @@ def check_bool(masks: Mapping[str, Tensor], what: str = "the masks") -> None:
 
 def _parse(text: str) -> dict[str, tuple[tuple[int, ...], int]]:
     index = json.loads(text, object_pairs_hook=unique)
-    if isinstance(index, list):
+    if isinstance(index, list) or (isinstance(index, dict) and "tensors" in index):
         raise ValueError("this file holds a model, not masks: read it with pw.load")
     match index:
         case {"masks": list(rows), **rest} if not rest:
@@ -72,10 +96,19 @@ def _row(row: Any) -> tuple[str, tuple[tuple[int, ...], int]]:
         case {"name": str(name), "shape": list(shape), "kept": kept, **rest}:
             if all(map(is_count, [*shape, kept])) and not rest:
                 return name, (tuple(shape), kept)
-    raise ValueError(f"the index has an entry that makes no sense: {str(row)[:200]}")
+    raise nonsense(row)
 
 
-def _join(name: str, shape: tuple[int, ...], kept: int, packed: Tensor) -> Tensor:
+def _join(name: str, shape: tuple[int, ...], kept: int, data: Tensor) -> Tensor:
+    try:
+        if data.dtype != torch.uint8 or data.dim() != 1:
+            raise ValueError(f"positions as {data.dtype} {tuple(data.shape)}, not as bytes")
+        return torch.from_numpy(places.decode(data.numpy(), math.prod(shape), kept)).reshape(shape)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"{name!r}: {error}") from error
+
+
+def _join0(name: str, shape: tuple[int, ...], kept: int, packed: Tensor) -> Tensor:
     try:
         # Checked against its bytes first, so what a lying shape can allocate is bounded by the file.
         mask = bitmask.unpack(packed, math.prod(shape)).reshape(shape)

@@ -6,16 +6,22 @@ from typing import Any, Protocol, TypeVar, cast, overload
 from torch import Tensor, nn
 
 from prunewald.files import FilePath
-from prunewald.storage import container, index
-from prunewald.storage.container import blaming
+from prunewald.report import Report
+from prunewald.storage import container, format0, index, reports
+from prunewald.storage.container import Contents, blaming, check_size
+from prunewald.storage.index import DTYPES, Entry
+from prunewald.storage.options import Size, Values, chooser
+from prunewald.storage.positions import Positions
 from prunewald.storage.state import pack, same_bits, tied, unfit, unpack
+from prunewald.storage.streams import Codec
+from prunewald.targets import find_parts
 
 M = TypeVar("M", bound=nn.Module)
 _SHOWN = 5
 
 
 class Pruned(Protocol):
-    """What `save` needs of a pruner."""
+    """What `save` needs of a pruner; its `report` is stored too, if it has one."""
 
     @property
     def model(self) -> nn.Module:
@@ -26,60 +32,138 @@ class Pruned(Protocol):
         """A bool tensor by parameter name; False is pruned."""
 
 
-def save(pruner: Pruned | nn.Module, path: FilePath) -> None:
-    """Save a pruner's model, or a plain one, as a packed file: small, lossless, no pickle.
+def save(
+    pruner: Pruned | nn.Module,
+    path: FilePath,
+    *,
+    values: Values = None,
+    size: Size = 32,
+    codec: Codec = "auto",
+    positions: Positions = "auto",
+) -> None:
+    """Save a pruner's model, or a plain one, as a packed file: small, no pickle, whole or not at all.
 
-    Of a pruned tensor only the surviving values and a mask of bits are stored. Of a plain model, and of
-    tensors without a mask, the same is done wherever enough values are zero to make it smaller.
+    Of a pruned tensor only the surviving values and their places are stored, near their entropy; the same is done to
+    any other tensor where it makes it smaller. Unless `values` says otherwise all is bit for bit; weights that take at
+    most 256 values, such as those of a quantised model, are found and stored as a codebook.
+
+    `values` may store the weights, which are the pruner's targets (or what they would be), in fewer bits: "float32",
+    "float16", "bfloat16", "int8", "int4" (linear, a scale for each tensor) or "codebook" (k-means, `size` shared
+    values, 2 to 256). A dict by name or glob says it tensor by tensor, and so may `size`. Zeros stay zeros;
+    everything else (biases, norms, buffers) stays as it is.
+
+    `codec` is the entropy code: "huffman", "ans", "raw", or the smaller ("auto"; ANS needs constriction). `positions`:
+    "gaps" (Huffman), "ans", "bits" (a bit for each weight), or the smallest that `codec` allows ("auto").
     """
+    report: Report | None = None
     if isinstance(pruner, nn.Module):
-        model, masks = _plain(pruner), {}
+        model, masks = plain_model(pruner), {}
     elif isinstance(getattr(pruner, "model", None), nn.Module):
         model, masks = pruner.model, dict(pruner.masks)
+        report = getattr(pruner, "report", None)
     else:
         raise TypeError(f"save takes a pruner or a torch.nn.Module, not a {type(pruner).__name__}")
-    entries, parts = pack(model.state_dict(), masks)
-    container.write(path, index.dump(entries), parts)
+    targets = set(masks) or (_weights(model) if isinstance(values, str) else set())
+    save_state(
+        model.state_dict(), path, masks, targets, report, values=values, size=size, codec=codec, places=positions
+    )
+
+
+def save_state(
+    state: Mapping[str, Any],
+    path: FilePath,
+    masks: Mapping[str, Tensor],
+    targets: set[str],
+    report: Report | None,
+    *,
+    values: Values,
+    size: Size,
+    codec: Codec,
+    places: Positions,
+) -> None:
+    """Save a state dict; `targets` are the names of those that may lose bits."""
+    entries, parts = pack(state, masks, chooser(values, size, codec, places, state, targets))
+    container.write(path, index.dump(entries, None if report is None else reports.to_json(report)), parts)
 
 
 @overload
-def load(path: FilePath, *, into: M) -> M: ...
+def load(path: FilePath, *, into: M, max_bytes: int | None = None) -> M: ...
 @overload
-def load(path: FilePath, *, into: None = None) -> dict[str, Tensor]: ...
-def load(path: FilePath, *, into: M | None = None) -> M | dict[str, Tensor]:
-    """Load a packed file, bit for bit: into a model, which is returned, or as a state dict on the CPU.
+def load(path: FilePath, *, into: None = None, max_bytes: int | None = None) -> dict[str, Tensor]: ...
+def load(path: FilePath, *, into: M | None = None, max_bytes: int | None = None) -> M | dict[str, Tensor]:
+    """Load a packed file: into a model, which is returned, or as a state dict on the CPU.
 
     The model must have the names, shapes and dtypes of the file. On any error it is untouched: a
     PackedFileError if the file is at fault, a ValueError that names the differences if it is another model's.
+
+    Without a model, tensors of up to `max_bytes` in all are read: 1 GiB, or 256 times the file if that is more.
     """
     with blaming(path):
-        text, parts = container.read(path)
-        state = unpack(index.parse(text), parts)
+        contents = container.read(path)
+        entries = parse(contents)
+        if into is None or max_bytes is not None:
+            check_size(contents, sum(entry.nbytes for entry in entries), max_bytes)
+    target: dict[str, Any] = {}
+    if into is not None:
+        # load_state_dict fills what fits before it complains, so nothing may be left for it to complain about.
+        target = plain_model(into).state_dict()
+        _require(path, into, _differences({name: entry for entry in entries for name in entry.names}, target))
+    with blaming(path):
+        state = joined(contents, entries)
     if into is None:
         return state
-    # load_state_dict fills what fits before it complains, so nothing may be left for it to complain about.
-    model = _plain(into)
-    target = model.state_dict()
-    if differences := _differences(state, target):
-        shown = "; ".join(differences[:_SHOWN]) + ("; ..." if len(differences) > _SHOWN else "")
-        raise ValueError(f"{path} does not fit this {type(into).__name__}: {shown}")
+    _require(path, into, _clashes(state, target))
     target.update(state)  # the model's own state dict, since it carries the versions of its modules
-    model.load_state_dict(target)
+    plain_model(into).load_state_dict(target)
     return into
 
 
-def _plain(model: nn.Module) -> nn.Module:
+def parse(contents: Contents) -> list[Entry] | list[format0.Entry]:
+    """Read the index of either format."""
+    if contents.version == "0":
+        return format0.parse(contents.index)
+    entries, report = index.parse(contents.index)
+    if report is not None:
+        reports.from_json(report)
+    return entries
+
+
+def joined(contents: Contents, entries: list[Entry] | list[format0.Entry]) -> dict[str, Tensor]:
+    """Put the state dict together."""
+    if contents.version == "0":
+        return format0.unpack(cast(list[format0.Entry], entries), contents.parts)
+    return unpack(cast(list[Entry], entries), contents.parts)
+
+
+def plain_model(model: nn.Module) -> nn.Module:
     """The model inside what torch.compile returns, whose names are those of the file."""
     return cast(nn.Module, getattr(model, "_orig_mod", model))
 
 
-def _differences(state: Mapping[str, Tensor], target: Mapping[str, Any]) -> list[str]:
-    found = [f"{name!r} is in the model only" for name in target if name not in state]
-    found += [f"{name!r} is in the file only" for name in state if name not in target]
-    for name in state:
-        if name in target and (ours := _kind(state[name])) != (theirs := _kind(target[name])):
+def _weights(model: nn.Module) -> set[str]:
+    """What a Pruner would take for its targets."""
+    if any(nn.parameter.is_lazy(param) for param in model.parameters()):
+        return set()  # refused later, with a better reason
+    try:
+        return {part.param for part in find_parts(model, None, None)}
+    except ValueError:
+        return set()
+
+
+def _require(path: FilePath, model: nn.Module, differences: list[str]) -> None:
+    if differences:
+        shown = "; ".join(differences[:_SHOWN]) + ("; ..." if len(differences) > _SHOWN else "")
+        raise ValueError(f"{path} does not fit this {type(model).__name__}: {shown}")
+
+
+def _differences(entries: Mapping[str, Entry | format0.Entry], target: Mapping[str, Any]) -> list[str]:
+    found = [f"{name!r} is in the model only" for name in target if name not in entries]
+    found += [f"{name!r} is in the file only" for name in entries if name not in target]
+    for name, entry in entries.items():
+        ours = f"{DTYPES[entry.dtype]} {entry.shape}"
+        if name in target and ours != (theirs := _kind(target[name])):
             found.append(f"{name!r} is {ours} in the file, {theirs} in the model")
-    return found or _clashes(state, target)
+    return found
 
 
 def _kind(value: Any) -> str:

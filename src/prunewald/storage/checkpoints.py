@@ -1,0 +1,73 @@
+"""Dense checkpoints, packed and unpacked: safetensors files, and state dicts that torch.save wrote."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prunewald.files import FilePath, replacing
+from prunewald.storage.inspection import Inspection, inspect
+from prunewald.storage.model import load, save_state
+from prunewald.storage.options import Size, Values
+from prunewald.storage.positions import Positions
+from prunewald.storage.streams import Codec
+
+_WRAPPERS = ("state_dict", "model")
+
+
+def pack(
+    source: FilePath,
+    path: FilePath,
+    *,
+    values: Values = None,
+    size: Size = 32,
+    codec: Codec = "auto",
+    positions: Positions = "auto",
+) -> Inspection:
+    """Pack a checkpoint with zeros in it: a .safetensors file, or a state dict of torch.save's. No code in it is run.
+
+    What `values` cuts are the floating-point tensors of two or more dimensions that are no biases.
+    """
+    state = read_dense(source)
+    weights = {name for name, tensor in state.items() if _is_weight(name, tensor)}
+    save_state(state, path, {}, weights, None, values=values, size=size, codec=codec, places=positions)
+    return inspect(path, max_bytes=sum(tensor.nbytes for tensor in state.values()))
+
+
+def unpack(path: FilePath, target: FilePath, *, max_bytes: int | None = None) -> None:
+    """Write a packed model as a plain safetensors file: every name of the state dict, dense."""
+    state = load(path, max_bytes=max_bytes)
+    from safetensors.torch import save
+
+    with replacing(target) as file:
+        file.write(save({name: tensor.clone() for name, tensor in state.items()}, metadata={"format": "pt"}))
+
+
+def read_dense(source: FilePath) -> dict[str, Tensor]:
+    """Read a state dict; ValueError with file and reason if there is none."""
+    if Path(source).suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return dict(load_file(source))
+        except SafetensorError as error:
+            raise ValueError(f"{source}: not a whole safetensors file ({error})") from error
+    try:
+        found: Any = torch.load(source, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{source}: not a state dict that torch.save wrote ({str(error).splitlines()[0]})") from error
+    for wrapper in _WRAPPERS:
+        if isinstance(found, Mapping) and isinstance(found.get(wrapper), Mapping):
+            found = found[wrapper]
+    if not isinstance(found, Mapping) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+        raise ValueError(f"{source}: not a state dict; save model.state_dict() with torch.save, or as safetensors")
+    return dict(found)
+
+
+def _is_weight(name: str, tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dim() >= 2 and not name.rpartition(".")[2].startswith("bias")

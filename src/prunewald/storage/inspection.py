@@ -1,0 +1,158 @@
+"""Where the bytes of a packed file are, by tensor, beside what they could not go below."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from prunewald.files import FilePath
+from prunewald.report import Report
+from prunewald.storage import container, format0, index, mask_file, positions, reports, tensors
+from prunewald.storage.container import Contents, blaming, check_size
+from prunewald.storage.index import Entry, Packed, compact
+from prunewald.storage.model import joined, parse
+
+
+@dataclass(frozen=True)
+class Section:
+    """The bytes of one tensor in a file. `overhead` is what header and index say of it, `bound` is in bytes.
+
+    The bound is log2 C(n, k) for the places, the order-0 entropy of the values' codes (or of each of their bytes),
+    and the codebook.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    stored: str  # "dense", a dtype, "codebook", "linear", "mask"
+    weights: int
+    kept: int
+    positions: int
+    codebook: int
+    values: int
+    overhead: int
+    bound: float
+
+    @property
+    def payload(self) -> int:
+        """Bytes beside the overhead."""
+        return self.positions + self.codebook + self.values
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of payload for each weight, kept or not."""
+        return 8 * self.payload / self.weights if self.weights else math.nan
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a packed file holds and where its bytes are. Prints as a table."""
+
+    path: str
+    version: str
+    size: int
+    tensors: Sequence[Section]
+    report: Report | None = None
+
+    @property
+    def total(self) -> Section:
+        """All tensors together."""
+        counts = ("weights", "kept", "positions", "codebook", "values", "overhead")
+        sums: dict[str, Any] = {name: sum(getattr(row, name) for row in self.tensors) for name in counts}
+        return Section("total", (), "", bound=math.fsum(row.bound for row in self.tensors), **sums)
+
+    @property
+    def header(self) -> int:
+        """Bytes that belong to no tensor: the rest of the header, the report, the checksum."""
+        return self.size - self.total.payload - self.total.overhead
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        rows = [asdict(row) | {"bits_per_weight": _finite(row.bits_per_weight)} for row in self.tensors]
+        report = None if self.report is None else self.report.to_dict()
+        head = {"path": self.path, "version": self.version, "size": self.size, "header": self.header}
+        return head | {"tensors": rows, "report": report}
+
+    def __str__(self) -> str:
+        words, numbers = ("tensor", "shape", "stored as"), ("kept", "positions", "values", "codebook", "overhead")
+        table = [(*words, *numbers, "bits a weight", "bound"), *map(_cells, self.tensors), _cells(self.total)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        left = len(words)  # numbers stand to the right
+        lines = [
+            "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+            for row in table
+        ]
+        rule = "-" * len(lines[0])
+        title = f"{self.path}: format {self.version}, {self.size:,} bytes, {self.header:,} of them header and report"
+        return "\n".join([title, lines[0], rule, *lines[1:-1], rule, lines[-1]])
+
+
+def inspect(path: FilePath, *, max_bytes: int | None = None) -> Inspection:
+    """Tell where the bytes of a packed file are; a PackedFileError if it is none. `max_bytes` is as for `load`."""
+    with blaming(path):
+        contents = container.read(path)
+        report = None
+        if mask_file.holds_masks(contents.index):
+            rows = _masks(contents, max_bytes)
+        else:
+            entries = parse(contents)
+            check_size(contents, sum(entry.nbytes for entry in entries), max_bytes)
+            joined(contents, entries)  # all of it is checked
+            if contents.version == "0":
+                rows = [_section0(contents, cast(format0.Entry, entry)) for entry in entries]
+            else:
+                rows = [_section(contents, cast(Entry, entry)) for entry in entries]
+                data = index.parse(contents.index)[1]
+                report = None if data is None else reports.from_json(data)
+        return Inspection(str(path), contents.version, contents.size, rows, report)
+
+
+def _section(contents: Contents, entry: Entry) -> Section:
+    stored = contents.parts[entry.key]
+    packed = entry.packed or Packed(entry.count, "dense", (0, 0, stored.nbytes))
+    extra = _overhead(contents, [entry.key], entry.to_dict())
+    bound = tensors.bound(entry, stored) / 8
+    places, book, values = packed.bytes
+    name = " = ".join(entry.names)
+    return Section(name, entry.shape, packed.values, entry.count, packed.kept, places, book, values, extra, bound)
+
+
+def _section0(contents: Contents, entry: format0.Entry) -> Section:
+    keys = entry.parts()
+    values = contents.parts[keys.get("values", keys.get("dense", ""))]
+    places = contents.parts[keys["mask"]].nbytes if "mask" in keys else 0
+    count = math.prod(entry.shape)
+    kept = count if entry.kept is None else entry.kept
+    plain = Entry(entry.names, entry.dtype, tuple(values.shape))
+    bound = (positions.bound(count, kept) + tensors.bound(plain, values)) / 8
+    extra = _overhead(contents, list(keys.values()), asdict(entry))
+    kind = "dense" if entry.kept is None else entry.dtype
+    name = " = ".join(entry.names)
+    return Section(name, entry.shape, kind, count, kept, places, 0, values.nbytes, extra, bound)
+
+
+def _masks(contents: Contents, max_bytes: int | None) -> list[Section]:
+    rows = []
+    for name, mask in mask_file.joined(contents, max_bytes).items():
+        shape, count, kept = tuple(mask.shape), mask.numel(), int(mask.sum())
+        extra = _overhead(contents, [f"mask/{name}"], {"name": name, "shape": shape, "kept": kept})
+        size, bound = contents.parts[f"mask/{name}"].nbytes, positions.bound(count, kept) / 8
+        rows.append(Section(name, shape, "mask", count, kept, size, 0, 0, extra, bound))
+    return rows
+
+
+def _overhead(contents: Contents, keys: list[str], row: dict[str, Any]) -> int:
+    """Bytes of the header, as prunewald writes it, that are there for one tensor."""
+    in_index = len(compact(compact(row)).encode()) - 1  # a string in a string, without its quotes; a comma
+    return in_index + sum(len(compact({key: contents.header[key]}).encode()) - 1 for key in keys)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _cells(row: Section) -> tuple[str, ...]:
+    shape = "x".join(map(str, row.shape)) if row.name != "total" else ""
+    share = f"{row.kept:,} ({row.kept / row.weights:.1%})" if row.weights else "0"
+    numbers = (row.positions, row.values, row.codebook, row.overhead)
+    bits = [f"{8 * size / row.weights:.3f}" if row.weights else "-" for size in (row.payload, row.bound)]
+    return (row.name, shape, row.stored, share, *(f"{n:,}" for n in numbers), *bits)

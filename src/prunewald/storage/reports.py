@@ -1,0 +1,53 @@
+"""The pruning report as compact JSON: a list for each row, numbers to nine digits, as a float32 has them."""
+
+import math
+from dataclasses import fields
+from typing import Any, cast
+
+from prunewald.report import Report, Row
+from prunewald.storage.index import is_count
+
+_SETTINGS = {field.name for field in fields(Report) if field.type is str}
+_REQUIRED = {"criterion", "uncertainty", "scope"}
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """Plain data with short names of what it is."""
+    settings = {name: getattr(report, name) for name in sorted(_SETTINGS)}
+    return settings | {"notes": list(report.notes), "rows": [_to_list(row) for row in report.rows]}
+
+
+def from_json(data: Any) -> Report:
+    """Read a report; ValueError if it is none."""
+    match data:
+        case {"notes": list(notes), "rows": list(rows), **settings}:
+            words = all(isinstance(word, str) for word in [*notes, *settings.values()])
+            if words and settings.keys() >= _REQUIRED:
+                known = {name: word for name, word in settings.items() if name in _SETTINGS}
+                return Report([_row(row) for row in rows], notes=tuple(notes), **cast(dict[str, Any], known))
+    raise ValueError(f"the report makes no sense: {str(data)[:200]}")
+
+
+def _to_list(row: Row) -> list[Any]:
+    numbers = (row.threshold, row.frozen, row.correlation, row.overlap)
+    return [row.name, list(row.shape), row.weights, row.kept, *map(_short, numbers)]
+
+
+def _short(number: float | None) -> float | None:
+    return None if number is None or not math.isfinite(number) else float(f"{number:.9g}")
+
+
+def _row(row: Any) -> Row:
+    match row:
+        case [str(name), list(shape), weights, kept, threshold, frozen, correlation, overlap]:
+            numbers = [None if x is None else _number(x) for x in (threshold, frozen, correlation, overlap)]
+            if all(map(is_count, [*shape, weights, kept])) and kept <= weights > 0:
+                known = [math.nan if x is None else x for x in numbers[2:]]
+                return Row(name, tuple(shape), weights, kept, numbers[0], numbers[1], known[0], known[1])
+    raise ValueError(f"the report has a row that makes no sense: {str(row)[:200]}")
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError(f"the report has {str(value)[:50]!r} for a number")
+    return float(value)

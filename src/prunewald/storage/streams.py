@@ -1,0 +1,117 @@
+"""A sequence of small numbers as bytes: raw, Huffman or ANS, whichever is smaller of those allowed."""
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prunewald.storage import ans, huffman
+
+Codec = Literal["auto", "huffman", "ans", "raw"]
+Bytes = NDArray[np.uint8]
+
+_RAW, _HUFFMAN, _ANS, _CONSTANT = range(4)
+NAMES = ("raw", "huffman", "ans", "constant")
+HEAD = 2  # codec, and the largest symbol
+
+
+def allowed(codec: str) -> frozenset[str]:
+    """The codecs that `codec` stands for; ANS only if asked for by name, or there."""
+    if codec not in get_args(Codec):
+        raise ValueError(f"codec={codec!r}: give one of {', '.join(map(repr, get_args(Codec)))}")
+    if codec == "auto":
+        return frozenset({"raw", "huffman"} | ({"ans"} if ans.available() else set()))
+    return frozenset({"raw", codec})
+
+
+def encode(symbols: Bytes, codecs: frozenset[str]) -> bytes:
+    """Write symbols of a byte each; how many there are is for the reader to know."""
+    if not symbols.size:
+        return b""
+    counts = histogram(symbols)
+    _, codec = cost(counts, codecs)
+    head = bytes([codec, len(counts) - 1])
+    if codec == _CONSTANT:
+        return head
+    if codec == _HUFFMAN:
+        return head + huffman.encode(symbols, huffman.lengths(counts))
+    if codec == _ANS:
+        return head + ans.encode(symbols, ans.table(counts))
+    width = _width(len(counts))
+    return head + (symbols.tobytes() if width == 8 else write_planes(symbols, width))
+
+
+def decode(data: Bytes, count: int) -> Bytes:
+    """Read `count` symbols; ValueError if the bytes are anything else."""
+    if not count:
+        if data.size:
+            raise ValueError("bytes where nothing is coded")
+        return np.zeros(0, np.uint8)
+    if data.size < HEAD:
+        raise ValueError("a code is cut short")
+    codec, alphabet, body = int(data[0]), int(data[1]) + 1, data[HEAD:]
+    if codec == _CONSTANT and not body.size:
+        return np.full(count, alphabet - 1, np.uint8)
+    if codec == _HUFFMAN:
+        return huffman.decode(body, count, alphabet)
+    if codec == _ANS:
+        return ans.decode(body, count, alphabet)
+    if codec != _RAW:
+        raise ValueError(f"a code of an unknown kind, {codec}")
+    width = _width(alphabet)
+    if width == 8 and body.size != count:
+        raise ValueError(f"{count} symbols of a byte each in {body.size} bytes")
+    found = body if width == 8 else read_planes(body, count, width).astype(np.uint8, copy=False)
+    if (found >= alphabet).any():
+        raise ValueError(f"a code has a symbol above {alphabet - 1}")
+    return found
+
+
+def cost(counts: NDArray[Any], codecs: frozenset[str]) -> tuple[int, int]:
+    """The bytes that symbols which come `counts` times take, within a few, and the codec that needs the fewest."""
+    total = int(counts.sum())
+    if np.count_nonzero(counts) < 2:
+        return (HEAD, _CONSTANT) if total else (0, _CONSTANT)
+    width = _width(len(counts))
+    sizes = {_RAW: total if width == 8 else width * -(-total // 8)}
+    if "huffman" in codecs:
+        sizes[_HUFFMAN] = huffman.size(counts, huffman.lengths(counts))
+    if "ans" in codecs:
+        sizes[_ANS] = ans.size(counts, ans.table(counts))
+    return min((size + HEAD, codec) for codec, size in sizes.items())
+
+
+def histogram(symbols: Bytes) -> NDArray[np.int64]:
+    """How often each symbol comes, up to the largest that does."""
+    return np.bincount(symbols)
+
+
+def entropy(symbols: Bytes) -> float:
+    """Bits that no code for single symbols can go below, but for the table it needs."""
+    counts = histogram(symbols)
+    counts = counts[counts > 0]
+    return float(-(counts * np.log2(counts / symbols.size)).sum()) + 0.0
+
+
+def write_planes(numbers: NDArray[Any], width: int) -> bytes:
+    """Bit 0 of all numbers, then bit 1 of all, ...: each plane in whole bytes, its first number in the lowest bit."""
+    planes = (np.packbits(numbers >> i & 1 != 0, bitorder="little") for i in range(width))
+    return b"".join(plane.tobytes() for plane in planes)
+
+
+def read_planes(data: Bytes, count: int, width: int) -> NDArray[Any]:
+    """Undo `write_planes`: bytes up to a width of 8, else int64."""
+    each = -(-count // 8)
+    if data.size != width * each:
+        raise ValueError(f"{count} numbers of {width} bits take {width * each} bytes, not {data.size}")
+    found: NDArray[Any] = np.zeros(count, np.uint8 if width <= 8 else np.int64)
+    for i in range(width):
+        bits = np.unpackbits(data[i * each : (i + 1) * each], bitorder="little")
+        if bits[count:].any():
+            raise ValueError("padding bits are set")
+        found |= bits[:count].astype(found.dtype) << i
+    return found
+
+
+def _width(alphabet: int) -> int:
+    return (alphabet - 1).bit_length()

@@ -1,0 +1,88 @@
+"""The command line: dense checkpoints packed, unpacked, inspected."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import prunewald as pw
+from prunewald import cli
+from prunewald.storage import inspect, load
+
+from .helpers import identical, net, pruned
+
+
+@pytest.fixture
+def state() -> dict[str, Tensor]:
+    found: dict[str, Tensor] = pruned(0.9, inputs=300).model.state_dict()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "torch", "wrapped"])
+def test_there_and_back(tmp_path: Path, state: dict[str, Tensor], kind: str, capsys: Any) -> None:
+    source = tmp_path / ("dense.safetensors" if kind == "safetensors" else "dense.pt")
+    if kind == "safetensors":
+        save_file(state, source)
+    else:
+        torch.save({"state_dict": state, "epoch": 3} if kind == "wrapped" else state, source)
+    assert cli.main(["pack", str(source), str(tmp_path / "f.pw")]) == 0
+    assert "bits a weight" in capsys.readouterr().out
+    assert (tmp_path / "f.pw").stat().st_size < source.stat().st_size / 5
+    assert cli.main(["unpack", str(tmp_path / "f.pw"), str(tmp_path / "again.safetensors")]) == 0
+    assert identical(load_file(tmp_path / "again.safetensors"), state)
+
+
+def test_in_fewer_bits(tmp_path: Path, state: dict[str, Tensor]) -> None:
+    torch.save(state, tmp_path / "dense.pt")
+    how = ["--values", "codebook", "--size", "16", "--codec", "huffman", "--positions", "gaps"]
+    assert cli.main(["pack", str(tmp_path / "dense.pt"), str(tmp_path / "f.pw"), *how]) == 0
+    found = load(tmp_path / "f.pw")
+    assert len(found["0.weight"].unique()) == 17
+    assert torch.equal(found["0.bias"], state["0.bias"])
+    assert {row.stored for row in inspect(tmp_path / "f.pw").tensors if row.name.endswith("0.weight")} == {"codebook"}
+
+
+def test_tied_tensors(tmp_path: Path) -> None:
+    shared = torch.randn(40, 40)
+    torch.save({"a": shared, "b": shared}, tmp_path / "dense.pt")
+    cli.main(["pack", str(tmp_path / "dense.pt"), str(tmp_path / "f.pw")])
+    assert [row.name for row in inspect(tmp_path / "f.pw").tensors] == ["a = b"]
+    cli.main(["unpack", str(tmp_path / "f.pw"), str(tmp_path / "again.safetensors")])
+    assert identical(load_file(tmp_path / "again.safetensors"), {"a": shared, "b": shared})
+
+
+def test_inspect(tmp_path: Path, capsys: Any) -> None:
+    pruner = pw.Pruner(net(inputs=300), criterion="magnitude")
+    pruner.prune(0.9)
+    pw.save(pruner, tmp_path / "f.pw")
+    assert cli.main(["inspect", str(tmp_path / "f.pw")]) == 0
+    assert capsys.readouterr().out == f"{inspect(tmp_path / 'f.pw')}\n"
+    assert cli.main(["inspect", "--report", str(tmp_path / "f.pw")]) == 0
+    assert f"\n\n{pruner.report}\n" in capsys.readouterr().out
+
+
+def test_what_is_wrong_is_one_line(tmp_path: Path, state: dict[str, Tensor], capsys: Any) -> None:
+    torch.save(state, tmp_path / "dense.pt")
+    torch.save(net(), tmp_path / "module.pt")  # needs its code to load
+    torch.save({"lr": 0.1}, tmp_path / "settings.pt")
+    (tmp_path / "bad.pw").write_bytes(b"no")
+    (tmp_path / "bad.safetensors").write_bytes(b"no")
+    out = str(tmp_path / "out.pw")
+    for args, reason in (
+        (["pack", "bad.safetensors", out], "bad.safetensors: not a whole safetensors file"),
+        (["pack", "bad.pw", out], "bad.pw: not a state dict that torch.save wrote"),
+        (["pack", "module.pt", out], "module.pt: not a state dict that torch.save wrote"),
+        (["pack", "settings.pt", out], "settings.pt: not a state dict; save model.state_dict()"),
+        (["pack", "dense.pt", out, "--values", "codebook", "--size", "1"], "size=1"),
+        (["pack", "nothing.pt", out], "nothing.pt"),
+        (["unpack", "bad.pw", out], "bad.pw: not a whole safetensors file"),
+        (["inspect", "bad.pw"], "bad.pw: not a whole safetensors file"),
+        (["inspect", "nothing.pw"], "nothing.pw"),
+    ):
+        assert cli.main([args[0], str(tmp_path / args[1]), *args[2:]]) == 2
+        assert reason in (error := capsys.readouterr().err)
+        assert error.count("\n") == 1
+        assert not Path(out).exists()

@@ -1,0 +1,241 @@
+"""Twenty thousand damaged files: refused with a reason, or read as what they say; never a crash, a hang or a flood.
+
+Most of them have a right checksum, since what is behind it is what has to hold.
+"""
+
+import json
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from prunewald.storage import PackedFileError, ans, huffman, load, mask_file, positions, save, streams
+from prunewald.storage.container import Contents, blaming, check_size, read
+from prunewald.storage.index import DTYPES
+from prunewald.storage.model import joined, parse
+
+from .helpers import allocating, holding, identical, pruner
+
+LIMIT = 1 << 20
+BEHIND, BEFORE, MASKS = 16_000, 3_000, 2_000
+WAYS = [
+    {"values": "codebook", "size": 5, "codec": "huffman", "positions": "gaps"},
+    {"values": "codebook", "size": 6, "codec": "ans", "positions": "ans"},
+    {"values": "int8", "codec": "raw", "positions": "bits"},
+    {"values": "int4"},
+    {"values": "bfloat16", "codec": "huffman"},
+    {},
+]
+
+
+def sparse(keep: float, *shape: int) -> tuple[Tensor, Tensor]:
+    mask = torch.rand(shape) < keep
+    return torch.where(mask, torch.randn(shape), 0.0), mask
+
+
+def corpus(folder: Path) -> list[Contents]:
+    """A tensor for every way to store one."""
+    torch.manual_seed(0)
+    files = []
+    for i, way in enumerate(WAYS):
+        weights = {f"w{i}.{keep}": sparse(keep, 20, 30) for keep in (0.02, 0.3, 0.8)}
+        tensors = {name.replace(".", "_"): weight for name, (weight, _) in weights.items()}
+        masks = {name.replace(".", "_"): mask for name, (_, mask) in weights.items()}
+        others = {f"b{i}": torch.randn(9), f"n{i}": torch.tensor(7), f"flags{i}": torch.rand(300) < 0.1}
+        save(pruner(holding(**tensors, **others), masks), folder / "f", **way)  # type: ignore[arg-type]
+        found = read(folder / "f")
+        for row in json.loads(found.index)["tensors"]:
+            key = f"{'packed' if 'bytes' in row else 'dense'}/{row['names'][0]}"
+            files.append(Contents("1", json.dumps({"tensors": [row]}), {key: found.parts[key]}, {}, found.size))
+    return files
+
+
+def change_number(row: dict[str, Any], chance: random.Random) -> None:
+    near = chance.choice([-1, 1, 2, 8, 255, 2**31, 2**62])
+    places: list[tuple[Any, Any]] = [(row, "kept")] if "kept" in row else []
+    places += [(row[key], i) for key in ("shape", "bytes") for i in range(len(row.get(key, ())))]
+    if places:
+        where, key = chance.choice(places)
+        where[key] = chance.choice([where[key] + near, near, where[key] * 2, 0])
+
+
+def change_word(row: dict[str, Any], chance: random.Random) -> None:
+    key = chance.choice(["dtype", "values"])
+    row[key] = chance.choice([*DTYPES, "codebook", "linear", "", None])
+
+
+def change_keys(row: dict[str, Any], chance: random.Random) -> None:
+    key = chance.choice(list(row))
+    row[chance.choice(["more", *row])] = row.pop(key)
+
+
+def move_border(row: dict[str, Any], chance: random.Random) -> None:
+    if "bytes" in row:
+        one, other = chance.sample(range(3), 2)
+        step = chance.randrange(1, 12)
+        row["bytes"][one] += step
+        row["bytes"][other] -= step
+
+
+CHANGES = [change_number, change_number, move_border, change_word, change_keys]
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    found = bytearray(data)
+    for _ in range(chance.choice([1, 1, 1, 2, 5])):
+        at = (
+            min(int(chance.expovariate(1 / 12)), len(found))
+            if chance.random() < 0.6
+            else chance.randrange(len(found) + 1)
+        )
+        match chance.randrange(5):
+            case 0:
+                found[at : at + 1] = bytes([found[at] ^ 1 << chance.randrange(8)]) if at < len(found) else b""
+            case 1:
+                found[at : at + 1] = bytes([chance.choice([0, 1, 2, 3, 127, 255])])
+            case 2:
+                found[at : at + chance.randrange(1, 9)] = b""
+            case 3:
+                found[at:at] = chance.randbytes(chance.randrange(1, 9))
+            case 4:
+                found[at : at + 8] = chance.randrange(2**64).to_bytes(8, "little")
+    return bytes(found)
+
+
+def mutant(good: Contents, chance: random.Random) -> Contents:
+    (row,) = json.loads(good.index)["tensors"]
+    parts = dict(good.parts)
+    if "bytes" not in row or chance.random() < 0.25:
+        chance.choice(CHANGES)(row, chance)
+    else:
+        sizes = row["bytes"]
+        section = chance.choice([i for i in range(3) if sizes[i]])
+        key = f"packed/{row['names'][0]}"
+        blob = parts[key].numpy()
+        before, found, after = np.split(blob, [sum(sizes[:section]), sum(sizes[: section + 1])])
+        new = damaged(found.tobytes(), chance)
+        parts[key] = torch.tensor([*before, *new, *after], dtype=torch.uint8)
+        sizes[section] = len(new)
+    return Contents("1", json.dumps({"tensors": [row]}), parts, {}, good.size)
+
+
+def attempt(contents: Contents) -> dict[str, Tensor] | None:
+    try:
+        with blaming("f"):
+            entries = parse(contents)
+            check_size(contents, sum(entry.nbytes for entry in entries), LIMIT)
+            return joined(contents, entries)
+    except PackedFileError:
+        return None
+
+
+def test_behind_the_checksum(tmp_path: Path) -> None:
+    files, chance = corpus(tmp_path), random.Random(0)
+    assert all(attempt(good) for good in files)
+    read_as = 0
+    for _ in range(BEHIND):
+        bad = mutant(chance.choice(files), chance)
+        found = attempt(bad)
+        if found is not None:
+            read_as += 1
+            for row in json.loads(bad.index)["tensors"]:
+                for name in row["names"]:
+                    assert (found[name].dtype, list(found[name].shape)) == (DTYPES[row["dtype"]], row["shape"])
+    assert 0.05 * BEHIND < read_as < 0.9 * BEHIND  # both ends are tried
+
+
+def test_every_kind_of_code_is_among_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: set[str] = set()
+
+    def spy(name: str, decode: Callable[..., Any]) -> Callable[..., Any]:
+        def spied(*given: Any) -> Any:
+            used.add(name)
+            return decode(*given)
+
+        return spied
+
+    for module, name in ((huffman, "decode"), (ans, "decode"), (streams, "read_planes"), (positions, "_places")):
+        monkeypatch.setattr(module, name, spy(f"{module.__name__}.{name}", getattr(module, name)))
+    files = corpus(tmp_path)
+    for good in files:
+        attempt(good)
+    assert len(used) == 4
+    kinds = [json.loads(good.index)["tensors"][0].get("values") for good in files]
+    assert {"codebook", "linear", "BF16", "F32", None} <= set(kinds)
+
+
+def test_memory(tmp_path: Path) -> None:
+    files, chance = corpus(tmp_path), random.Random(1)
+    for _ in range(500):
+        good = chance.choice(files)
+        with allocating(8 * (good.size + LIMIT)):
+            attempt(mutant(good, chance))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.float32])
+@pytest.mark.parametrize("keep", [0.01, 0.4999, 0.5001, 0.9, 1.0])
+@pytest.mark.parametrize("positions", ["gaps", "ans", "bits"])
+@pytest.mark.parametrize("codec", ["huffman", "ans"])
+def test_memory_of_a_large_tensor(tmp_path: Path, dtype: torch.dtype, keep: float, positions: Any, codec: Any) -> None:
+    """Six times file and tensor, and torch, which is not seen here, has one copy of each."""
+    torch.manual_seed(0)
+    mask = torch.arange(200_000) * keep % 1 < keep  # evenly: most gaps are alike, and cheap
+    mask[1000:3000] = False
+    weight = torch.where(mask, torch.randint(1, 2 if dtype == torch.bool else 5, (200_000,)), 0).to(dtype)
+    save(pruner(holding(w=weight), {"w": mask}), tmp_path / "f", codec=codec, positions=positions)
+    good = read(tmp_path / "f")
+    with allocating(6 * (good.size + weight.nbytes) + 100_000):
+        found = joined(good, parse(good))
+    assert identical(found, {"w": weight})
+
+
+def whole_file(good: bytes, path: Path, read: Callable[[Path], dict[str, Tensor]], times: int) -> None:
+    chance = random.Random(2)
+    path.write_bytes(good)
+    state = read(path)
+    for _ in range(times):
+        path.write_bytes(damaged(good, chance))
+        with suppress(PackedFileError):
+            assert identical(read(path), state)
+    path.write_bytes(good)
+
+
+def test_before_the_checksum(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weight, mask = sparse(0.3, 20, 30)
+    save(pruner(holding(w=weight, b=torch.randn(9)), {"w": mask}), tmp_path / "f", values="codebook")
+    whole_file((tmp_path / "f").read_bytes(), tmp_path / "f", load, BEFORE)
+
+
+def test_masks(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    mask_file.save({f"w{keep}": torch.rand(30, 40) < keep for keep in (0.02, 0.3, 0.8)}, tmp_path / "f")
+    whole_file((tmp_path / "f").read_bytes(), tmp_path / "f", mask_file.load, MASKS // 2)
+    good, chance = read(tmp_path / "f"), random.Random(3)
+    for _ in range(MASKS // 2):
+        key = chance.choice(list(good.parts))
+        blob = np.frombuffer(damaged(good.parts[key].numpy().tobytes(), chance), np.uint8)
+        bad = Contents("1", good.index, good.parts | {key: torch.tensor(blob)}, {}, good.size)
+        try:
+            with blaming("f"):
+                found = mask_file.joined(bad, LIMIT)
+        except PackedFileError:
+            continue
+        assert all(found[row["name"]].sum() == row["kept"] for row in json.loads(good.index)["masks"])
+
+
+def test_there_are_enough() -> None:
+    assert BEHIND + BEFORE + MASKS >= 20_000
+
+
+@pytest.mark.parametrize("text", ["[],", "{},", '{"a":{}},', "[1],", '"ab",', "1.5,", "[[[]]],"])
+def test_memory_for_the_header(text: str) -> None:
+    index = '{"tensors":[' + (text * (300_000 // len(text)))[:-1] + "]}"
+    with allocating(64 * len(index)):
+        assert attempt(Contents("1", index, {}, {}, len(index))) is None

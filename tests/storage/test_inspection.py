@@ -1,0 +1,117 @@
+"""Where the bytes are: the sums are right, and near what cannot be beaten."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import prunewald as pw
+from prunewald.storage import inspect, load, mask_file, save
+from prunewald.storage.positions import bound
+
+from .helpers import holding, identical, net, pruned, pruner
+
+
+@pytest.fixture(scope="module", params=[0.9, 0.99])
+def million(request: pytest.FixtureRequest) -> Any:
+    torch.manual_seed(0)
+    mask = torch.rand(1000, 1000) > request.param
+    return pruner(holding(w=torch.where(mask, torch.randn(1000, 1000), 0.0)), {"w": mask})
+
+
+@pytest.mark.parametrize(("codec", "share"), [("auto", 1.01), ("ans", 1.01), ("huffman", 1.03)])
+def test_a_million_weights_are_near_the_bound(tmp_path: Path, million: Any, codec: Any, share: float) -> None:
+    save(million, tmp_path / "f", values="codebook", size=32, codec=codec)
+    found = inspect(tmp_path / "f")
+    (row,) = found.tensors
+    weight = load(tmp_path / "f")["w"]
+    values, counts = weight[weight != 0].unique(return_counts=True)
+    entropy = -(counts * (counts / counts.sum()).log2()).sum()
+    assert row.codebook == 4 * len(values) == 128
+    least = bound(weight.numel(), int(counts.sum())) + float(entropy) + 8 * row.codebook
+    assert 8 * row.bound == pytest.approx(least, rel=1e-5)
+    assert row.bound <= row.payload < share * row.bound
+    assert found.header + row.overhead <= 1000 + 500
+
+
+def test_the_bytes_add_up(tmp_path: Path) -> None:
+    source = pruned(inputs=100)
+    save(source, tmp_path / "f", values="int8")
+    found = inspect(tmp_path / "f")
+    size = (tmp_path / "f").stat().st_size
+    assert found.size == size
+    assert found.header + sum(row.payload + row.overhead for row in found.tensors) == size
+    # What is no tensor's: length, braces, four strings, padding.
+    assert 100 < found.header < 250
+    assert found.total.weights == sum(t.numel() for t in source.model.state_dict().values())
+
+
+def test_overhead_of_a_model_with_a_report(tmp_path: Path) -> None:
+    layers = [torch.nn.Linear(20, 20) for _ in range(40)]
+    model = torch.nn.Sequential(*layers)
+    pruner = pw.Pruner(model, torch.optim.SGD(model.parameters(), lr=0.1), criterion="magnitude")
+    pruner.prune(0.5)
+    pw.save(pruner, tmp_path / "f")
+    found = inspect(tmp_path / "f")
+    assert found.header + found.total.overhead <= 1000 + 500 * 80
+    assert found.report is not None
+    assert [row.kept for row in found.report.rows] == [200] * 40
+
+
+def test_it_prints_a_table(tmp_path: Path) -> None:
+    save(pruned(inputs=100), tmp_path / "f", values="codebook")
+    text = str(inspect(tmp_path / "f"))
+    for word in (
+        "format 1",
+        "positions",
+        "codebook",
+        "overhead",
+        "bits a weight",
+        "bound",
+        "0.weight",
+        "30x100",
+        "total",
+    ):
+        assert word in text
+    widths = {len(line) for line in text.splitlines()[1:]}
+    assert len(widths) == 1
+    json.dumps(inspect(tmp_path / "f").to_dict(), allow_nan=False)
+
+
+def test_odd_tensors(tmp_path: Path) -> None:
+    save(holding(none=torch.ones(0, 3), one=torch.tensor(3)), tmp_path / "f")
+    text = str(inspect(tmp_path / "f"))
+    assert "0x3" in text
+    assert (
+        json.loads(json.dumps(inspect(tmp_path / "f").to_dict(), allow_nan=False))["tensors"][0]["bits_per_weight"]
+        is None
+    )
+
+
+def test_masks(tmp_path: Path) -> None:
+    masks = {"w": torch.rand(100, 100) < 0.1, "v": torch.ones(3, dtype=torch.bool)}
+    mask_file.save(masks, tmp_path / "f")
+    found = inspect(tmp_path / "f")
+    assert [(row.stored, row.kept) for row in found.tensors] == [("mask", int(m.sum())) for m in masks.values()]
+    assert found.header + found.total.payload + found.total.overhead == (tmp_path / "f").stat().st_size
+
+
+def test_the_limit(tmp_path: Path) -> None:
+    big = torch.zeros(1).expand(2**28 + 1)  # of float32, a little more than 1 GiB
+    path = tmp_path / "f"
+    from prunewald.storage import container, index
+
+    entry = index.Entry(("w",), "F32", tuple(big.shape), index.Packed(0, "F32", (0, 0, 1)))
+    container.write(path, index.dump([entry]), {"packed/w": torch.zeros(1, dtype=torch.uint8)})
+    for read in (load, inspect):
+        with pytest.raises(pw.PackedFileError, match="1,073,741,828 bytes, more than 1,073,741,824; max_bytes= allows"):
+            read(path)
+    small = net()
+    save(small, path)
+    with pytest.raises(pw.PackedFileError, match="more than 100;"):
+        load(path, max_bytes=100)
+    with pytest.raises(pw.PackedFileError, match="more than 100;"):
+        load(path, into=net(seed=1), max_bytes=100)
+    assert identical(load(path, into=net(seed=1), max_bytes=10**6).state_dict(), small.state_dict())
