@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 import prunewald as pw
 from prunewald.quantisation import LinearValues, SharedValues
-from tests.training import batch, closure_step, minus_zero_or_worse, net, one_step
+from tests.training import batch, closure_step, loss_of, minus_zero_or_worse, net, one_step
 
 NAMES = ("0.weight", "2.weight")
 # Powers of two: whether a product is fused with the sum after it makes no difference then.
@@ -115,6 +115,12 @@ class StraightThrough:
             return loss
 
         self.optimizer.step(closure)
+
+
+def unseen_loss(model: nn.Module) -> float:
+    """On batches that no test trains on."""
+    with torch.no_grad():
+        return float(sum(loss_of(model, step) for step in range(1000, 1010)))
 
 
 def assert_tied(shared: SharedValues, size: int | Mapping[str, int]) -> None:

@@ -134,7 +134,7 @@ def _apply(pattern: Pattern, ranked: Ranked, count: Count, name: str) -> Tensor:
         raise ValueError(f"{name!r}: {error}") from error
 
 
-def _living(mask: Tensor, like: Count | None) -> Count:
+def _living(mask: Tensor, like: Count) -> Count:
     """How many are alive, by row where the counts are."""
     if isinstance(like, Tensor):
         return torch.count_nonzero(mask.reshape(like.numel(), -1), dim=1).to(like.device)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.files import FilePath, replacing
+from prunewald.uncertainty.curvature import evaluating
 
 Inputs = Tensor | tuple[Any, ...]
 
@@ -51,7 +52,7 @@ def to_onnx(model: nn.Module, inputs: Inputs, path: FilePath, *, tolerance: floa
     except ImportError as error:
         raise ImportError(f"to_onnx() needs {error.name}: pip install 'prunewald[export]'") from error
     example = inputs if isinstance(inputs, tuple) else (inputs,)
-    with _evaluating(model), torch.no_grad():
+    with _exporting(model):
         wanted = _first(model(*example))
         program: Any = torch.onnx.export(
             model, example, dynamo=True, verbose=False, dynamic_shapes=_open_batches(example)
@@ -74,7 +75,7 @@ def to_onnx(model: nn.Module, inputs: Inputs, path: FilePath, *, tolerance: floa
 def to_torch_export(model: nn.Module, inputs: Inputs, path: FilePath) -> None:
     """Write a program of torch.export, which `torch.export.load` reads back without the model's code."""
     example = inputs if isinstance(inputs, tuple) else (inputs,)
-    with _evaluating(model), torch.no_grad():
+    with _exporting(model):
         program = torch.export.export(model, example, dynamic_shapes=_open_batches(example))
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
@@ -115,17 +116,11 @@ def from_torch_prune(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], di
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """In eval mode, as it will be run; every part's own mode comes back. Torch's deprecations are not the user's."""
-    modes = {part: part.training for part in model.modules()}
-    model.eval()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
+def _exporting(model: nn.Module) -> Iterator[None]:
+    """As it will be run, in eval mode; torch's own deprecations are not the user's."""
+    with evaluating(model), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _open_batches(example: tuple[Any, ...]) -> tuple[Any, ...]:

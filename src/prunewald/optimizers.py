@@ -1,6 +1,6 @@
 """What the state of an optimizer means for a weight: second moments, first moments, skipped steps, master weights."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -79,6 +79,16 @@ def is_factored(optimizer: Optimizer | None, param: Tensor) -> bool:
         return False
     state = optimizer.state.get(param, {})
     return type(optimizer).__name__ == "Adafactor" or any(key in state for key in _FACTORED)
+
+
+def with_closures(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """What a step pre-hook returns so that the closure given to step() is wrapped; None where none was given."""
+    if not any(map(callable, (*args, *kwargs.values()))):
+        return None
+    own = [wrap(a) if callable(a) else a for a in args]
+    return tuple(own), {key: wrap(a) if callable(a) else a for key, a in kwargs.items()}
 
 
 def forget_(optimizer: Optimizer, param: Tensor, alive: Tensor) -> None:

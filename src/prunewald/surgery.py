@@ -16,7 +16,7 @@ from prunewald.allocation import Allocation
 from prunewald.checks import check_masks, check_request, copied
 from prunewald.choice import Sparsity, by_part, keep_counts
 from prunewald.criteria import Criterion
-from prunewald.optimizers import forget_history_
+from prunewald.optimizers import forget_history_, with_closures
 from prunewald.patterns import Element
 from prunewald.pruner import Pruner
 from prunewald.report import Report
@@ -108,11 +108,7 @@ class Surgery(Pruner):
             return None
         own = self._owners[self.optimizers.index(optimizer)]
         self._light_(own)
-        given = [a for a in (*args, *kwargs.values()) if callable(a)]
-        if not given:
-            return None
-        wrapped = {id(closure): self._in_the_dark(closure, own) for closure in given}
-        return tuple(wrapped.get(id(a), a) for a in args), {k: wrapped.get(id(a), a) for k, a in kwargs.items()}
+        return with_closures(args, kwargs, lambda closure: self._in_the_dark(closure, own))
 
     def _in_the_dark(self, closure: Callable[..., Any], own: list[str]) -> Callable[..., Any]:
         def evaluate(*args: Any, **kwargs: Any) -> Any:

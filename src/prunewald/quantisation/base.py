@@ -1,5 +1,6 @@
 """What every trained quantisation shares: its hooks around the optimizer's step, and what it refuses."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral
 from typing import Any
@@ -10,14 +11,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prunewald.choice import by_part
-from prunewald.optimizers import owned
+from prunewald.optimizers import owned, with_closures
 from prunewald.pruner import Pruner
 from prunewald.weights import Part
 
 _quantised: WeakSet[Pruner] = WeakSet()
 
 
-class Quantised:
+class Quantised(ABC):
     """The hooks around each step of a Pruner's optimizers; between steps the weights take their few values."""
 
     def __init__(self, pruner: Pruner, chosen: Mapping[str, int]) -> None:
@@ -45,23 +46,21 @@ class Quantised:
         self._handles = []
         _quantised.discard(self.pruner)
 
+    @abstractmethod
     def _ready_(self, parts: Iterable[Part]) -> None:
         """Prepare weights and gradients for the optimizer to move them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _settle_(self, parts: Iterable[Part]) -> None:
         """Give the weights their few values, as the model is to see them."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         own = self._parts_of(optimizer)
-        given = [a for a in (*args, *kwargs.values()) if callable(a)]
-        if not given:
+        given = with_closures(args, kwargs, lambda closure: self._settled(closure, own))
+        if given is None:
             self._ready_(own)
-            return None
-        wrapped = {id(closure): self._settled(closure, own) for closure in given}
-        return tuple(wrapped.get(id(a), a) for a in args), {k: wrapped.get(id(a), a) for k, a in kwargs.items()}
+        return given
 
     def _settled(self, closure: Callable[..., Any], own: list[Part]) -> Callable[..., Any]:
         """A closure that is evaluated with the few values, and whose gradients the optimizer is ready to use."""
