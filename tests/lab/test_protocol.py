@@ -280,3 +280,30 @@ def test_fewer_images_are_of_all_classes(tmp_path: Path) -> None:
     assert rows.shape == (2, 40)
     for own in rows:
         assert one.networks.y[own].bincount(minlength=10).tolist() == [4] * 10
+
+
+@pytest.mark.parametrize("chosen", BOTH)
+def test_rows_of_another_network_are_refused(tmp_path: Path, chosen: Settings) -> None:
+    """As when the networks of some records are lost, and another machine's rounding trains others."""
+    one = protocol(tmp_path, chosen)
+    one.run()
+    before = one.results.read()
+    shutil.rmtree(one.results.folder / "networks")
+    for record in before:
+        if record.row == "dense":
+            (one.results.folder / record.key.path).unlink()
+        elif record.seed == 0:
+            one.results.folder.joinpath(record.key.path).unlink()
+            one.results.write(replace(record, dense=record.dense + 0.01))
+    there, here = (100 * next(r.dense + more for r in before if r.seed == 0) for more in (0.01, 0))
+    with pytest.raises(ValueError, match=f"seed 0: .* accuracy of {here:.2f}%, .* {there:.2f}%: rows on different"):
+        protocol(tmp_path, chosen).run()
+    assert not any(record.row == "dense" for record in one.results.read() if record.seed == 0)
+
+
+def test_the_first_of_two_runs_that_train_a_network_keeps_it(tmp_path: Path) -> None:
+    one = protocol(tmp_path, little(repetitions=1))
+    first, second = one.networks.dense([0]), one.networks.dense([1])
+    one.cache.save("dense", first)
+    one.cache.save("dense", replace(second, seeds=(0,)))
+    assert torch.equal(one.cache.load("dense", [0]).params["fc1.weight"], first.params["fc1.weight"])

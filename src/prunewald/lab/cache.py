@@ -26,9 +26,11 @@ class Cache:
         return self._path(name, seed).exists()
 
     def save(self, name: str, result: Result, masks: Mapping[str, Tensor] | None = None) -> None:
-        """Keep each network of a result."""
+        """Keep each network of a result, unless there is one: another run may use it already."""
         for r, seed in enumerate(result.seeds):
             path = self._path(name, seed)
+            if path.exists():
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             own = {n: mask[r].clone() for n, mask in (masks or {}).items()}
             with replacing(path) as file:

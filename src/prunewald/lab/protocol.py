@@ -14,11 +14,12 @@ from prunewald.ensemble import Result
 from prunewald.ensemble.result import joined
 from prunewald.lab.cache import Cache
 from prunewald.lab.networks import COLLECTED, Networks, Table
-from prunewald.lab.records import Key, Record, Results
+from prunewald.lab.records import Key, Record, Results, ResultsError
 from prunewald.lab.rows import CONTROL, SIGMAS, Row, choose, parse, prepared, rows_of
 
 T = TypeVar("T")
 _PIECE = 120.0  # seconds of a piece
+_ROUNDING = 1e-3  # how far accuracies of the same network may be apart, measured on two machines
 
 
 class Over(Exception):
@@ -53,6 +54,7 @@ class Protocol:
         for some in self._pieces(seeds, lambda seed: self.cache.has("dense", seed)):
             self.say(f"training {len(some)} networks")
             self.cache.save("dense", self.networks.dense(some))
+        self._dense_accuracy(seeds)
 
     def _bootstrap(self, start: str, seeds: Sequence[int]) -> None:
         name, count = f"bootstrap-{start}", self.networks.settings.replicas
@@ -149,7 +151,7 @@ class Protocol:
     ) -> tuple[Result, Table]:
         """Prune, retrain and measure networks together, `at` these rows of the source, and keep a record of each."""
         began = time.perf_counter()
-        chosen = [self._choose(key, source, at[r], alive[r] if alive else None) for r, key in enumerate(keys)]
+        chosen = [self.masks(key, source, at[r], alive[r] if alive else None) for r, key in enumerate(keys)]
         masks = {name: torch.stack([masks[name] for masks, _ in chosen]) for name in chosen[0][0]}
         start = replace(source, estimates=(), second_moment={}).rows(at)
         at_once = self.networks.test({n: t * masks[n] if n in masks else t for n, t in start.state.items()})
@@ -178,7 +180,7 @@ class Protocol:
             )
         return done, masks
 
-    def _choose(self, key: Key, start: Result, r: int, alive: Table | None) -> tuple[Table, float]:
+    def masks(self, key: Key, start: Result, r: int, alive: Table | None) -> tuple[Table, float]:
         """The masks of one network, and their overlap with magnitude's."""
         row, model = parse(key.row), start.module(r)
         weights = _dense_weights(model)
@@ -200,7 +202,19 @@ class Protocol:
         new = [seed for seed in seeds if seed not in self.known]
         if new:
             self.known.update(zip(new, self.networks.test(self.cache.load("dense", new).state), strict=True))
+        for seed in new:
+            self._check_same(seed)
         return self.known
+
+    def _check_same(self, seed: int) -> None:
+        """Rows are compared on the same network: what was trained here must be what the records began with."""
+        there, here = self.results.dense(seed), self.known[seed]
+        if there is not None and abs(there - here) > _ROUNDING:
+            raise ResultsError(
+                f"seed {seed}: the network trained here has a test accuracy of {here:.2%}, that of the records in "
+                f"{self.results.folder} {there:.2%}: rows on different networks cannot be compared; bring the folder "
+                "networks/ of those records along, or give another --out"
+            )
 
     def _costs(self, start: Result, masks: Table) -> dict[str, float]:
         total = sum(param[0].numel() for param in start.params.values())

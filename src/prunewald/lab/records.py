@@ -94,6 +94,12 @@ class Results:
         with replacing(path) as file:
             file.write((json.dumps(asdict(record), allow_nan=False) + "\n").encode())
 
+    def dense(self, seed: int) -> float | None:
+        """The accuracy of the network that the records of a seed began with, if there are any."""
+        for path in self.folder.glob(f"records/*/{seed:05}-*.json"):
+            return _record(path.read_bytes(), path.relative_to(self.folder).as_posix()).dense
+        return None
+
     def read(self) -> list[Record]:
         """All finished results, in order."""
         return read_folder(self.folder)

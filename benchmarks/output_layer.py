@@ -1,0 +1,99 @@
+"""Why ABS falls behind a random order in experiment 1: the signs of what is kept of the output layer.
+
+Reads the records and trained networks of a results folder of `prunewald reproduce fashion-mnist`. First, by row and
+level, the share of positive weights among those kept, layer by layer. Then, at one level, ABS's masks with the output
+layer of another row's, and the other way round, retrained and measured beside the records of both.
+"""
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.bench import parser, record
+from prunewald.lab.cache import Cache
+from prunewald.lab.data import load
+from prunewald.lab.networks import Networks
+from prunewald.lab.protocol import Protocol
+from prunewald.lab.records import Key, Results
+from prunewald.lab.settings import settings
+from prunewald.lab.stats import paired
+
+OUTPUT = "fc3.weight"
+Masks = dict[str, Tensor]
+
+
+def opened(folder: Path, data: str | None, device: str, seeds: list[int]) -> Protocol:
+    """The run that made the folder, with all it has."""
+    identity = json.loads((folder / "settings.json").read_text())["identity"]
+    raw = load(identity.pop("experiment"), data)
+    chosen = settings("fashion-mnist", "paper", **identity)
+    networks = Networks.of(chosen, raw, torch.device(device), progress=False)
+    cache = Cache(folder / "networks", networks.make)
+    return Protocol(networks, Results(folder.parent, chosen, raw.source), cache, seeds, 0, 1, math.inf, {}, print)
+
+
+def signs(run: Protocol, rows: list[str], levels: list[float]) -> list[dict[str, Any]]:
+    """Shares of positive weights among the kept, means over networks."""
+    dense = run.cache.load("dense", run.seeds)
+    found = []
+    for level in levels:
+        for row in rows:
+            shares: dict[str, list[float]] = {}
+            for r, seed in enumerate(run.seeds):
+                masks, _ = run.masks(Key(seed, row, level), dense, r, None)
+                for name, mask in masks.items():
+                    kept = dense.params[name][r][mask]
+                    shares.setdefault(name, []).append(float((kept > 0).float().mean()))
+            means = {name: statistics.fmean(values) for name, values in shares.items()}
+            found.append({"level": level, "row": row, "positive": means})
+            print(f"{level:6.0%}  {row:14}" + "  ".join(f"{name} {share:4.0%}" for name, share in means.items()))
+    return found
+
+
+def swapped(run: Protocol, row: str, level: float) -> dict[str, Any]:
+    """Accuracies of ABS, the row, and both with the other's output layer; differences to ABS on the same networks."""
+    dense = run.cache.load("dense", run.seeds)
+    masks = {
+        one: [run.masks(Key(seed, one, level), dense, r, None)[0] for r, seed in enumerate(run.seeds)]
+        for one in ("abs", row)
+    }
+    records = {(r.seed, r.row): 100 * r.retrained for r in run.results.read() if r.level == level}
+    found = {one: [records[seed, one] for seed in run.seeds] for one in ("abs", row)}
+    for one, other in (("abs", row), (row, "abs")):
+        pairs = zip(masks[one], masks[other], strict=True)
+        mixed = [own | {OUTPUT: others[OUTPUT]} for own, others in pairs]
+        found[f"{one}, output layer of {other}"] = retrained(run, mixed)
+    for name, values in found.items():
+        print(f"{name:32} {statistics.fmean(values):6.2f} %   over abs {paired(values, found['abs'])}")
+    return {"level": level, "seeds": list(run.seeds), "accuracies": found}
+
+
+def retrained(run: Protocol, masks: list[Masks]) -> list[float]:
+    """Test accuracies in percent."""
+    stacked = {name: torch.stack([own[name] for own in masks]) for name in masks[0]}
+    start = run.cache.load("dense", run.seeds)
+    done = run.networks.retrained(start, stacked, run.networks.settings.epochs, collect=False)
+    return [100 * accuracy for accuracy in run.networks.test(done.state)]
+
+
+if __name__ == "__main__":
+    options = parser(__doc__)
+    options.add_argument("folder", type=Path, help="a results folder with records and networks/")
+    options.add_argument("--data", help="the folder with Fashion-MNIST (default: $PRUNEWALD_DATA)")
+    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options.add_argument("--networks", type=int, default=10, help="so many of the first (default %(default)s)")
+    options.add_argument("--rows", nargs="+", default=["abs", "random", "pseudo:0", "every:0", "moment:0.1"])
+    options.add_argument("--levels", nargs="+", type=float, default=[0.5, 0.8, 0.9])
+    options.add_argument(
+        "--swap", default="moment:0.1", help="the row whose output layer ABS gets (default %(default)s)"
+    )
+    options.add_argument("--at", type=float, default=0.9, help="the level of it (default %(default)s)")
+    args = options.parse_args()
+    run = opened(args.folder, args.data, args.device, list(range(args.networks)))
+    shares = signs(run, args.rows, args.levels)
+    record(args.json, {"positive": shares, "swapped": swapped(run, args.swap, args.at)})
