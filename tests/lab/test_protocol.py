@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import prunewald as pw
+from prunewald.ensemble import saving
 from prunewald.ensemble.draws import order
 from prunewald.ensemble.models import build
+from prunewald.lab.cache import Cache
 from prunewald.lab.data import Raw, split
 from prunewald.lab.models import Mlp, PaperCnn
 from prunewald.lab.protocol import Over
@@ -233,6 +235,37 @@ def test_a_run_that_ends_anywhere_goes_on_where_it_was(tmp_path: Path, chosen: S
     assert numbers(read_folder(folder)) == numbers(whole)
     assert states == chosen.iterative  # one state of a chain, not one a level
     assert {path.parent.name for path in folder.rglob("*.pt")} == {"dense"}
+
+
+@pytest.mark.parametrize("chosen", BOTH)
+def test_a_training_that_is_killed_goes_on_within_itself(
+    tmp_path: Path, chosen: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = replace(chosen, epochs=4, retrain_epochs=2)
+    whole = run(tmp_path / "whole", chosen, piece=1000)
+    monkeypatch.setattr(saving, "_SECONDS", -1.0)
+    monkeypatch.setattr(saving, "_SHARE", 0)
+    save, epochs = saving.Saves.save, [0]
+
+    def saved(self: saving.Saves, state: Any) -> None:
+        save(self, state)
+        epochs[0] += 1
+        if epochs[0] % 7 == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(saving.Saves, "save", saved)
+    folder, sizes = tmp_path / "bits" / chosen.name, set()
+    for _ in range(100):
+        try:
+            protocol(tmp_path / "bits", chosen).run()
+            break
+        except KeyboardInterrupt:
+            sizes |= {Cache(folder / "networks", None).stopped()}
+    assert numbers(read_folder(folder)) == numbers(whole)
+    networks = len(whole) if not chosen.iterative else len({(r.seed, r.row) for r in whole}) * len(chosen.levels)
+    assert epochs[0] == 4 * chosen.repetitions + 2 * networks  # none was trained twice
+    assert len(sizes) > 1
+    assert not list(folder.glob("networks/running/*"))
 
 
 def test_pieces_grow_to_some_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

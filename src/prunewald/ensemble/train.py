@@ -1,22 +1,26 @@
 """The front door: train R copies of a model together."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prunewald.ensemble import carry, choose, cluster
+from prunewald.ensemble import carry, choose, cluster, saving
 from prunewald.ensemble.chunks import in_chunks, memory
 from prunewald.ensemble.job import Job, Loss, Start, check_rows, masks_of, resolved
 from prunewald.ensemble.models import Make, separate
 from prunewald.ensemble.recipes import Recipe, RMSprop
 from prunewald.ensemble.result import Result, joined
+from prunewald.ensemble.saving import Saves
 from prunewald.ensemble.together import Together
 from prunewald.ensemble.trainer import Alone
+from prunewald.files import FilePath
 from prunewald.progress import note, progress_bar
 from prunewald.registry import make as make_part
 from prunewald.uncertainty import Online, PseudoBootstrap
@@ -47,6 +51,7 @@ def train_many(
     executor: Literal["ray"] | None = None,
     address: str | None = None,
     device: torch.device | str | None = None,
+    folder: FilePath | None = None,
 ) -> Result:
     """Train one replica of a model for each seed, all at once.
 
@@ -66,6 +71,8 @@ def train_many(
     - `how`: "vmap", "loop", or what a trial finds possible and, on a CPU, faster. `chunk`: replicas at once; None: as
       many as fit into memory.
     - `executor="ray"`: divide the replicas over the machines of a Ray cluster at `address` (None: this machine).
+    - `folder`: the training is saved there each minute and at its end. The same call goes on where a killed one was, to
+      the same result; delete the folder when the result is safe.
 
     Initialisation, resampling, data order and dropout noise of a replica depend on its own seed only.
     """
@@ -104,16 +111,26 @@ def train_many(
         collect=_collectors(collect, job.epochs * job.batches),
     )
     if executor == "ray":
+        if folder is not None:
+            raise ValueError(f"folder={os.fspath(folder)!r} is of this machine: leave it out with executor='ray'")
         return cluster.spread(job, partial(train, how=how), chunk, address, progress)
     if executor is not None:
         raise ValueError(f"executor={executor!r}: must be 'ray' or None")
     with progress_bar(total=len(job.seeds) * epochs, unit="epoch", show=progress) as bar:
-        return train(job, how, chunk, bar.update)
+        return train(job, how, chunk, bar.update, None if folder is None else Path(folder))
 
 
-def train(job: Job, how: How, chunk: int | None = None, tick: Callable[[int], object] = bool) -> Result:
+def train(
+    job: Job,
+    how: How,
+    chunk: int | None = None,
+    tick: Callable[[int], object] = bool,
+    folder: Path | None = None,
+) -> Result:
     """Train a job here, in as many chunks as memory asks for."""
     job = replace(job, summed=choose.adds_up(job))
+    if how == "auto" and folder is not None:
+        how = saving.begun(folder) or "auto"
     reason = "asked for" if how == "loop" else ""
     if how == "auto" and (reason := choose.why_alone(job)):
         note(f"prunewald: the replicas are trained one by one, since the model cannot be vectorised: {reason}")
@@ -121,13 +138,18 @@ def train(job: Job, how: How, chunk: int | None = None, tick: Callable[[int], ob
         chunk = max(1, min(len(job.seeds), memory(job.device) // choose.footprint(job)))
     if how == "auto" and not reason and job.device.type == "cpu":
         reason = choose.faster_alone(job, min(len(job.seeds), chunk or 1, 8))
+
+    def fit(first: int, last: int, trainer: type[Alone] | type[Together], way: saving.How) -> Result:
+        some = job.rows(first, last)
+        return trainer(some).fit(tick, None if folder is None else Saves.of(folder, some, first, way))
+
     if reason:
-        alone = [Alone(job.rows(r, r + 1)).fit(tick) for r in range(len(job.seeds))]
+        alone = [fit(r, r + 1, Alone, "loop") for r in range(len(job.seeds))]
         return replace(joined(alone), how=f"loop: {reason}")
 
     def part(first: int, last: int) -> Result:
         torch.cuda.empty_cache()  # nothing can be freed while a graph is captured
-        return Together(job.rows(first, last)).fit(tick)
+        return fit(first, last, Together, "vmap")
 
     return joined(in_chunks(part, len(job.seeds), chunk or 1))
 

@@ -13,6 +13,7 @@ from prunewald.ensemble.estimates import Estimates
 from prunewald.ensemble.job import Job, Table, initial, ready_model
 from prunewald.ensemble.models import seeded, tensors
 from prunewald.ensemble.result import Result
+from prunewald.ensemble.saving import Saves
 from prunewald.ensemble.swap import Swap
 from prunewald.optimizers import forget_, mean_square_gradient
 from prunewald.uncertainty import Estimate, Online
@@ -85,11 +86,15 @@ class Trainer(ABC):
         self.count += 1
         self.total += losses if self.job.summed else losses * rows.shape[1]
 
-    def fit(self, tick: Callable[[int], object]) -> Result:
-        """Train to the end; `tick` is told how many replicas finished an epoch."""
+    def fit(self, tick: Callable[[int], object], saves: Saves | None = None) -> Result:
+        """Train to the end, from what was saved if anything was; `tick` is told how many replicas finished an epoch."""
+        first, last = self.job.first_epoch, self.job.first_epoch + self.job.epochs
+        if saves:
+            first += self._restore_(saves.load(self.job.device))
+            tick((first - self.job.first_epoch) * len(self.job.seeds))
         with self.context():
             sample = self.job.sample()
-            for epoch in range(self.job.first_epoch, self.job.first_epoch + self.job.epochs):
+            for epoch in range(first, last):
                 self.begin(epoch)
                 for rows in self.job.epoch(epoch, sample):
                     self.step(rows)
@@ -98,7 +103,28 @@ class Trainer(ABC):
                 self.losses.append(self.total / self.job.size)
                 self.total.zero_()
                 tick(len(self.job.seeds))
+                if saves and (saves.due or epoch == last - 1):
+                    saves.save(self._snapshot())
             return self.result()
+
+    def _snapshot(self) -> dict[str, Any]:
+        """All that the rest of the training depends on, after an epoch."""
+        tensors = {name: tensor.detach() for name, tensor in {**self.params, **self.untrained()}.items()}
+        held = carry.kept(self.optimizer, self.params)
+        return {"tensors": tensors, "optimizer": held, "states": self.states, "losses": self.losses}
+
+    def _restore_(self, saved: dict[str, Any]) -> int:
+        """Go on from a snapshot, if there is one; returns the epochs that are done."""
+        if not saved:
+            return 0
+        own = {**self.params, **self.untrained()}
+        with torch.no_grad():
+            for name, tensor in saved["tensors"].items():
+                own[name].copy_(tensor)
+        carry.restore_(self.optimizer, self.params, saved["optimizer"])
+        self.states, self.losses = saved["states"], saved["losses"]
+        self.count += len(self.losses) * self.job.batches
+        return len(self.losses)
 
     def result(self) -> Result:
         """What was trained, on the CPU."""

@@ -1,6 +1,9 @@
 """Trained networks on disk, one file a network, so that a run that was stopped need not train them again."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -47,6 +50,19 @@ class Cache:
     def drop(self, name: str, seed: int) -> None:
         """Forget a network that nothing needs any more."""
         self._path(name, seed).unlink(missing_ok=True)
+
+    @contextmanager
+    def running(self, what: str, items: Sequence[Any]) -> Iterator[Path]:
+        """A folder for a training on its way, of these networks; forgotten when what comes of it is kept."""
+        folder = (
+            self._folder / "running" / f"{len(items)}-{hashlib.sha256(f'{what} {items}'.encode()).hexdigest()[:16]}"
+        )
+        yield folder
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def stopped(self) -> int:
+        """Of how many networks the largest training is that was killed on its way; 0: none was."""
+        return max((int(folder.name.split("-")[0]) for folder in self._folder.glob("running/*-*")), default=0)
 
     def _result(self, name: str, seed: int) -> Result:
         tables = self._read(name, seed)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,22 +69,25 @@ class Networks:
         count = min(self.settings.images or rows.shape[1], rows.shape[1])
         return rows[:, torch.arange(count) * rows.shape[1] // count]  # of all classes, also where they are in order
 
-    def dense(self, seeds: Sequence[int]) -> Result:
-        """Networks from scratch; on the way `COLLECTED` is collected."""
+    def dense(self, seeds: Sequence[int], folder: Path | None = None) -> Result:
+        """Networks from scratch; on the way `COLLECTED` is collected. `folder`: of a training that may be killed."""
         epochs, last = self.settings.epochs, min(self.settings.last, self._steps(self.settings.epochs))
         every = pw.PseudoBootstrap(every=max(1, self._steps(epochs) // last))
         collect = [pw.PseudoBootstrap(last=last), pw.SecondMoment(), every]
-        return self._train(seeds, self.train_rows(seeds), epochs, collect=collect)
+        return self._train(seeds, self.train_rows(seeds), epochs, folder, collect=collect)
 
-    def retrained(self, start: Result, masks: Table, first_epoch: int, *, collect: bool) -> Result:
+    def retrained(
+        self, start: Result, masks: Table, first_epoch: int, folder: Path | None = None, *, collect: bool
+    ) -> Result:
         """The same networks trained on with what the masks leave; those of one seed see the same batches."""
         epochs = self.settings.retrain_epochs
         last = min(self.settings.last, self._steps(epochs))
         window = [pw.PseudoBootstrap(last=last), pw.SecondMoment()] if collect else []
         rows = self.train_rows(start.seeds)
-        return self._train(start.seeds, rows, epochs, start=start, masks=masks, first_epoch=first_epoch, collect=window)
+        more = {"start": start, "masks": masks, "first_epoch": first_epoch, "collect": window}
+        return self._train(start.seeds, rows, epochs, folder, **more)
 
-    def replicas(self, trained: Result, start: str, count: int) -> Result:
+    def replicas(self, trained: Result, start: str, count: int, folder: Path | None = None) -> Result:
         """Bootstrap replicas of each network: `count` rows a network, in their order."""
         rows, seeds = [], []
         for seed, own in zip(trained.seeds, self.train_rows(trained.seeds), strict=True):
@@ -95,16 +99,16 @@ class Networks:
         if start == "warm":
             tenth = max(1, epochs // 10)
             begin: Any = trained.rows(each, seeds)
-            return self._train(seeds, torch.cat(rows), tenth, start=begin, first_epoch=epochs)
+            return self._train(seeds, torch.cat(rows), tenth, folder, start=begin, first_epoch=epochs)
         # The same start: the initialisation of the network itself.
         begin = "independent" if start == "independent" else self._initial(trained.seeds, each)
-        return self._train(seeds, torch.cat(rows), epochs, start=begin)
+        return self._train(seeds, torch.cat(rows), epochs, folder, start=begin)
 
     def _initial(self, seeds: Sequence[int], each: Tensor) -> Table:
         built = [tensors(build(self.make, seed)) for seed in seeds]
         return {name: torch.stack([b[name].detach() for b in built])[each] for name in built[0]}
 
-    def _train(self, seeds: Sequence[int], rows: Tensor, epochs: int, **more: Any) -> Result:
+    def _train(self, seeds: Sequence[int], rows: Tensor, epochs: int, folder: Path | None, **more: Any) -> Result:
         return train_many(
             self.make,
             self.x,
@@ -115,6 +119,7 @@ class Networks:
             batch_size=self.settings.batch_size,
             optimizer=RMSprop(lr=self.settings.lr),
             keep_optimizer=True,
+            folder=None if "executor" in self.how else folder,  # a cluster trains what was lost again
             **more,
             **self.how,
         )

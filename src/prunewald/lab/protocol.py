@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -53,7 +54,8 @@ class Protocol:
     def _dense(self, seeds: Sequence[int]) -> None:
         for some in self._pieces(seeds, lambda seed: self.cache.has("dense", seed)):
             self.say(f"training {len(some)} networks")
-            self.cache.save("dense", self.networks.dense(some))
+            with self.cache.running("dense", some) as folder:
+                self.cache.save("dense", self.networks.dense(some, folder))
         self._dense_accuracy(seeds)
 
     def _bootstrap(self, start: str, seeds: Sequence[int]) -> None:
@@ -61,9 +63,10 @@ class Protocol:
         for some in self._pieces(seeds, lambda seed: self.cache.has(name, seed), each=count):
             self.say(f"training {len(some)} x {count} bootstrap replicas, {start} start")
             trained = self.cache.load("dense", some)
-            found = self.networks.replicas(trained, start, count)
-            sigma = {n: p.reshape(-1, count, *p.shape[1:]).std(1) for n, p in found.params.items()}
-            self.cache.save(name, replace(trained, params=sigma, optimizer_state={}, estimates=()))
+            with self.cache.running(name, some) as folder:
+                found = self.networks.replicas(trained, start, count, folder)
+                sigma = {n: p.reshape(-1, count, *p.shape[1:]).std(1) for n, p in found.params.items()}
+                self.cache.save(name, replace(trained, params=sigma, optimizer_state={}, estimates=()))
 
     # ---- cells ---------------------------------------------------------------------------------------------------
 
@@ -85,7 +88,8 @@ class Protocol:
         for some in self._pieces(missing, self.results.has):
             seeds = _seeds(some)
             at = [seeds.index(key.seed) for key in some]
-            self._cell(some, self.cache.load("dense", seeds), at, None, settings.epochs, collect=False)
+            with self.cache.running("cells", some) as folder:
+                self._cell(some, self.cache.load("dense", seeds), at, None, settings.epochs, folder, collect=False)
 
     def _chains(self) -> None:
         """Iterative: each network and row goes through the levels; as many as fit go together."""
@@ -109,11 +113,12 @@ class Protocol:
                 before = [states[chain] for chain in todo]
                 start, alive = joined([state.network for state in before]), [state.masks for state in before]
                 epoch = settings.epochs + place * settings.retrain_epochs
-                done, masks = self._cell(keys, start, range(len(todo)), alive, epoch, collect=True)
-                for r, chain in enumerate(todo):
-                    own = {name: mask[r] for name, mask in masks.items()}
-                    states[chain] = State(place + 1, done.rows([r]), own)
-                    self._keep(chain, states[chain])
+                with self.cache.running("chains", keys) as folder:
+                    done, masks = self._cell(keys, start, range(len(todo)), alive, epoch, folder, collect=True)
+                    for r, chain in enumerate(todo):
+                        own = {name: mask[r] for name, mask in masks.items()}
+                        states[chain] = State(place + 1, done.rows([r]), own)
+                        self._keep(chain, states[chain])
 
     def _missing(self, chain: "Chain") -> list[int]:
         """The places of the levels that have no record."""
@@ -146,6 +151,7 @@ class Protocol:
         at: Sequence[int],
         alive: Sequence[Table | None] | None,
         epoch: int,
+        folder: Path,
         *,
         collect: bool,
     ) -> tuple[Result, Table]:
@@ -156,7 +162,7 @@ class Protocol:
         start = replace(source, estimates=(), second_moment={}).rows(at)
         at_once = self.networks.test({n: t * masks[n] if n in masks else t for n, t in start.state.items()})
         self.say(f"retraining {len(keys)} networks: {', '.join(dict.fromkeys(key.row for key in keys))}")
-        done = self.networks.retrained(start, masks, epoch, collect=collect)
+        done = self.networks.retrained(start, masks, epoch, folder, collect=collect)
         retrained, validation = self.networks.test(done.state), self.networks.validation(done.state, done.seeds)
         dense = self._dense_accuracy(_seeds(keys))
         seconds = round((time.perf_counter() - began) / len(keys), 2)
@@ -241,11 +247,13 @@ class Protocol:
     ) -> Iterator[list[T]]:
         """What is not finished, piece by piece, while there is time; another run may finish some of it meanwhile.
 
-        An item is of `each` networks, and a piece is saved so often. If no size is given, they grow to some minutes.
+        An item is of `each` networks, and a piece is saved so often. If no size is given, they grow to some minutes,
+        from the size of the piece that was on its way when an earlier run was killed: it goes on where it was.
         """
+        items = [item for item in items if not finished(item)]
         most = max(1, (self.piece or self.most) // each)
         least = min(most, max(1, self.first // each))
-        size = most if self.piece else least
+        size = most if self.piece else max(least, min(most, self.cache.stopped()))
         at = 0
         while at < len(items):
             some = [item for item in items[at : at + size] if not finished(item)]

@@ -1,0 +1,181 @@
+"""A training with a folder: stopped after any epoch, the same call goes on, to the same result."""
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+import prunewald as pw
+from prunewald.ensemble import saving, train_many
+from prunewald.ensemble.together import Together
+from prunewald.ensemble.trainer import Trainer
+from tests.test_ensemble import BATCH, RECIPES, SEEDS, data
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+EPOCHS = 4
+
+
+class Net(nn.Module):
+    """With all that a snapshot has to hold: buffers, dropout, a frozen part."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3))
+        self.out = nn.Linear(8, 4)
+        self.out.bias.requires_grad_(False)
+        self.double()
+
+    def forward(self, x):
+        return self.out(self.body(x))
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def each_epoch(monkeypatch):
+    monkeypatch.setattr(saving, "_SECONDS", -1.0)
+    monkeypatch.setattr(saving, "_SHARE", 0)
+
+
+def many(folder, **options):
+    collect = [pw.PseudoBootstrap(last=5), pw.PseudoBootstrap(every=2), pw.SecondMoment(decay=0.9)]
+    masks = {"out.weight": torch.arange(32).reshape(4, 8) % 3 > 0}
+    common = {"seeds": SEEDS, "batch_size": BATCH, "keep_optimizer": True, "progress": False, "epochs": EPOCHS}
+    common |= {"collect": collect, "masks": masks, "folder": folder}
+    return train_many(Net, *data(), **common | options)
+
+
+def flat(value):
+    """Every tensor in a result."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [tensor for key in sorted(value) for tensor in flat(value[key])]
+    return [tensor for part in value for tensor in flat(part)] if isinstance(value, list | tuple) else []
+
+
+def same(a, b):
+    one, other = (
+        flat([r.params, r.buffers, r.losses, r.second_moment, list(r.estimates), r.optimizer_state]) for r in (a, b)
+    )
+    return len(one) == len(other) > 20 and all(map(torch.equal, one, other))
+
+
+def killed_after(count, monkeypatch, folder, **options):
+    """As a kill after so many epochs: nothing runs after it."""
+    left, step = [count], saving.Saves.save
+
+    def save(self, state):
+        step(self, state)
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saving.Saves, "save", save)
+        with pytest.raises(Killed):
+            many(folder, **options)
+
+
+def counting(kind, name, monkeypatch):
+    """One entry for each call of a method."""
+    calls, method = [], getattr(kind, name)
+
+    def counted(*given):
+        calls.append(None)
+        return method(*given)
+
+    monkeypatch.setattr(kind, name, counted)
+    return calls
+
+
+@pytest.mark.parametrize("how", ["vmap", "loop"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_killed_after_any_epoch(recipe, how, tmp_path, monkeypatch):
+    options = {"optimizer": recipe, "how": how, "chunk": 2}
+    whole = many(None, **options)
+    parts = len(SEEDS) if how == "loop" else -(-len(SEEDS) // 2)
+    for epochs in range(1, parts * EPOCHS + 1, 3):
+        killed_after(epochs, monkeypatch, tmp_path, **options)
+        with monkeypatch.context() as patch:
+            ran = counting(Trainer, "_snapshot", patch)
+            assert same(many(tmp_path, **options), whole)
+        assert len(ran) == parts * EPOCHS - epochs  # what was done is not done again
+        assert same(many(tmp_path, **options), whole)  # nor when all is
+        shutil.rmtree(tmp_path)
+
+
+def test_a_second_training_goes_on_within_itself(tmp_path, monkeypatch):
+    first = many(None)
+    options = {"start": first, "first_epoch": EPOCHS, "epochs": 3}
+    whole = many(None, **options)
+    killed_after(2, monkeypatch, tmp_path, **options)
+    assert same(many(tmp_path, **options), whole)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"epochs": EPOCHS + 1},
+        {"batch_size": BATCH - 1},
+        {"optimizer": RECIPES[0]},
+        {"collect": ()},
+        {"masks": {"out.weight": torch.arange(32).reshape(4, 8) % 3 > 1}},
+        {"seeds": [seed + 1 for seed in SEEDS]},
+        {"resample": "bootstrap"},
+        {"start": "same"},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_another_training_is_refused(other, tmp_path, monkeypatch):
+    killed_after(2, monkeypatch, tmp_path, how="vmap")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match=f"{tmp_path}.*was saved by another training: give another folder"):
+        many(tmp_path, how="vmap", **other)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("how", ["vmap", "loop"])
+def test_it_goes_on_in_the_way_it_was_begun(how, tmp_path, monkeypatch):
+    killed_after(2, monkeypatch, tmp_path, how=how)
+    for name in ("why_alone", "faster_alone"):
+        monkeypatch.setattr(f"prunewald.ensemble.choose.{name}", lambda *given: "as a clock may say" * (how == "vmap"))
+    assert same(many(tmp_path), many(None, how=how))
+
+
+def test_a_damaged_file_is_named(tmp_path, monkeypatch):
+    killed_after(2, monkeypatch, tmp_path)
+    (file,) = tmp_path.iterdir()
+    for content in (b"", file.read_bytes()[:1000], b"not a training"):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=f"{file} is no saved training"):
+            many(tmp_path)
+
+
+def test_a_folder_is_of_one_machine(tmp_path):
+    with pytest.raises(ValueError, match="folder='.*' is of this machine: leave it out with executor='ray'"):
+        many(tmp_path, executor="ray")
+
+
+def test_each_minute_and_at_the_end(tmp_path, monkeypatch):
+    clock, saved = [0.0], []
+    monkeypatch.setattr(saving, "_SECONDS", 60.0)
+    monkeypatch.setattr(saving, "_SHARE", 20)
+    monkeypatch.setattr(saving.time, "monotonic", lambda: clock[0])
+
+    def snapshot(self, old=Trainer._snapshot):
+        saved.append(len(self.losses))
+        clock[0] += 5  # 20 of these are more than a minute
+        return old(self)
+
+    monkeypatch.setattr(Trainer, "_snapshot", snapshot)
+
+    def tick(self, epoch):
+        clock[0] += 35
+
+    monkeypatch.setattr(Together, "begin", tick)
+    many(tmp_path, how="vmap", epochs=8)
+    assert saved == [2, 4, 6, 8]
