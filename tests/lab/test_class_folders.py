@@ -126,5 +126,5 @@ def test_pillow_is_asked_for_only_here(tree: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     assert load("fashion-mnist", None).train.x.shape[0] > 0
-    with pytest.raises(ImportError, match="reading image files needs Pillow: pip install pillow"):
+    with pytest.raises(ImportError, match="reading image files needs Pillow: pip install 'prunewald.demo.'"):
         load("imagenet100", tree)

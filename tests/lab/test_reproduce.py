@@ -97,6 +97,18 @@ def test_two_runs_share_a_folder_at_once(tmp_path: Path, whole: Path) -> None:
     assert numbers(read_folder(tmp_path / "both" / mine.name)) == numbers(read_folder(whole / mine.name))
 
 
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_on_a_ray_cluster(tmp_path: Path, whole: Path) -> None:
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        text = reproduce(chosen(), tmp_path, Machine(device="cpu", executor="ray"))
+    finally:
+        ray.shutdown()
+    assert "fashion-mnist: 2 networks" in text
+    assert numbers(read_folder(tmp_path / chosen().name)) == numbers(read_folder(whole / chosen().name))
+
+
 def test_machines_divide_the_seeds_and_merge_by_copying(tmp_path: Path, whole: Path) -> None:
     here, there = (chosen(repetitions=1, first_seed=seed) for seed in (0, 1))
     assert here.name == there.name == chosen().name

@@ -131,4 +131,4 @@ def _need_pillow() -> None:
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
-        raise ImportError("reading image files needs Pillow: pip install pillow") from error
+        raise ImportError("reading image files needs Pillow: pip install 'prunewald[demo]'") from error
