@@ -1,9 +1,12 @@
 """A training with a folder: stopped after any epoch, the same call goes on, to the same result."""
 
 import shutil
+import time
+from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import prunewald as pw
@@ -44,8 +47,8 @@ def many(folder, **options):
     collect = [pw.PseudoBootstrap(last=5), pw.PseudoBootstrap(every=2), pw.SecondMoment(decay=0.9)]
     masks = {"out.weight": torch.arange(32).reshape(4, 8) % 3 > 0}
     common = {"seeds": SEEDS, "batch_size": BATCH, "keep_optimizer": True, "progress": False, "epochs": EPOCHS}
-    common |= {"collect": collect, "masks": masks, "folder": folder}
-    return train_many(Net, *data(), **common | options)
+    common |= {"make_model": Net, "collect": collect, "masks": masks, "folder": folder}
+    return train_many(x=data()[0], y=data()[1], **common | options)
 
 
 def flat(value):
@@ -98,12 +101,12 @@ def test_killed_after_any_epoch(recipe, how, tmp_path, monkeypatch):
     options = {"optimizer": recipe, "how": how, "chunk": 2}
     whole = many(None, **options)
     parts = len(SEEDS) if how == "loop" else -(-len(SEEDS) // 2)
-    for epochs in range(1, parts * EPOCHS + 1, 3):
+    for epochs in range(1, parts * EPOCHS, 3):
         killed_after(epochs, monkeypatch, tmp_path, **options)
         with monkeypatch.context() as patch:
             ran = counting(Trainer, "_snapshot", patch)
             assert same(many(tmp_path, **options), whole)
-        assert len(ran) == parts * EPOCHS - epochs  # what was done is not done again
+        assert len(ran) == parts * EPOCHS - 1 - min(epochs, parts * EPOCHS - 1)  # what was done is not done again
         assert same(many(tmp_path, **options), whole)  # nor when all is
         shutil.rmtree(tmp_path)
 
@@ -116,9 +119,29 @@ def test_a_second_training_goes_on_within_itself(tmp_path, monkeypatch):
     assert same(many(tmp_path, **options), whole)
 
 
+def wider():
+    net = Net()
+    net.body[1], net.body[2], net.out = nn.Linear(36, 9), nn.BatchNorm1d(9), nn.Linear(9, 4)
+    return net.double()
+
+
+def noisier():
+    net = Net()
+    net.body[4] = nn.Dropout(0.8)
+    return net
+
+
+def squared(out, y):
+    return F.mse_loss(out, F.one_hot(y, 4).to(out))
+
+
 @pytest.mark.parametrize(
     "other",
     [
+        {"make_model": wider, "masks": {}},
+        {"make_model": noisier},
+        {"loss": squared},
+        {"loss": partial(F.cross_entropy, label_smoothing=0.5)},
         {"epochs": EPOCHS + 1},
         {"batch_size": BATCH - 1},
         {"optimizer": RECIPES[0]},
@@ -130,12 +153,43 @@ def test_a_second_training_goes_on_within_itself(tmp_path, monkeypatch):
     ],
     ids=lambda other: next(iter(other)),
 )
-def test_another_training_is_refused(other, tmp_path, monkeypatch):
+def test_another_training_begins_anew_and_leaves_the_first_alone(other, tmp_path, monkeypatch):
     killed_after(2, monkeypatch, tmp_path, how="vmap")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ValueError, match=f"{tmp_path}.*was saved by another training: give another folder"):
-        many(tmp_path, how="vmap", **other)
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert same(many(tmp_path, how="vmap", **other), many(None, how="vmap", **other))
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_memory_may_be_less_when_it_goes_on(tmp_path, monkeypatch):
+    killed_after(5, monkeypatch, tmp_path, how="vmap", chunk=2)
+    monkeypatch.setattr("prunewald.ensemble.train.memory", lambda device: 0)
+    ran = counting(Trainer, "_snapshot", monkeypatch)
+    assert same(many(tmp_path, how="vmap"), many(None, how="vmap", chunk=2))
+    assert len(ran) == 2 * EPOCHS - 1 - 5
+
+
+def test_the_folder_may_go_at_any_time(tmp_path, monkeypatch):
+    """As when another run of the same training has finished."""
+    folder, whole = tmp_path / "running", many(None)
+
+    def dropping(*given, old=torch.save):
+        shutil.rmtree(folder)
+        old(*given)
+
+    monkeypatch.setattr(torch, "save", dropping)
+    assert same(many(folder), whole)
+
+
+class Odd:
+    """A recipe that cannot be told from others."""
+
+    def build(self, params, fast=False):
+        return torch.optim.SGD(params, lr=0.1)
+
+
+def test_what_cannot_be_told_from_others_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="folder=: <.*Odd object at .* give Odd a __repr__"):
+        many(tmp_path, optimizer=Odd())
 
 
 @pytest.mark.parametrize("how", ["vmap", "loop"])
@@ -160,22 +214,20 @@ def test_a_folder_is_of_one_machine(tmp_path):
         many(tmp_path, executor="ray")
 
 
-def test_each_minute_and_at_the_end(tmp_path, monkeypatch):
-    clock, saved = [0.0], []
+def test_each_minute_and_seldom_where_it_takes_long(tmp_path, monkeypatch):
+    clock, saved = [time.monotonic()], []
     monkeypatch.setattr(saving, "_SECONDS", 60.0)
     monkeypatch.setattr(saving, "_SHARE", 20)
     monkeypatch.setattr(saving.time, "monotonic", lambda: clock[0])
 
-    def snapshot(self, old=Trainer._snapshot):
-        saved.append(len(self.losses))
+    def slow(state, file):
+        saved.append(len(state["losses"]))
         clock[0] += 5  # 20 of these are more than a minute
-        return old(self)
 
-    monkeypatch.setattr(Trainer, "_snapshot", snapshot)
-
-    def tick(self, epoch):
+    def epoch(self, number):
         clock[0] += 35
 
-    monkeypatch.setattr(Together, "begin", tick)
-    many(tmp_path, how="vmap", epochs=8)
-    assert saved == [2, 4, 6, 8]
+    monkeypatch.setattr(torch, "save", slow)
+    monkeypatch.setattr(Together, "begin", epoch)
+    many(tmp_path, how="vmap", epochs=9)
+    assert saved == [2, 5, 8]

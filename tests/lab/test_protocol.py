@@ -15,7 +15,7 @@ import prunewald as pw
 from prunewald.ensemble import saving
 from prunewald.ensemble.draws import order
 from prunewald.ensemble.models import build
-from prunewald.lab.cache import Cache
+from prunewald.ensemble.trainer import Alone
 from prunewald.lab.data import Raw, split
 from prunewald.lab.models import Mlp, PaperCnn
 from prunewald.lab.protocol import Over
@@ -245,26 +245,32 @@ def test_a_training_that_is_killed_goes_on_within_itself(
     whole = run(tmp_path / "whole", chosen, piece=1000)
     monkeypatch.setattr(saving, "_SECONDS", -1.0)
     monkeypatch.setattr(saving, "_SHARE", 0)
-    save, epochs = saving.Saves.save, [0]
+    save, count = saving.Saves.save, [0]
+    begin, ran = Alone.begin, [0]
 
     def saved(self: saving.Saves, state: Any) -> None:
         save(self, state)
-        epochs[0] += 1
-        if epochs[0] % 7 == 0:
+        count[0] += 1
+        if count[0] % 5 == 0:
             raise KeyboardInterrupt
 
+    def begun(self: Alone, epoch: int) -> None:
+        ran[0] += 1
+        begin(self, epoch)
+
     monkeypatch.setattr(saving.Saves, "save", saved)
-    folder, sizes = tmp_path / "bits" / chosen.name, set()
+    monkeypatch.setattr(Alone, "begin", begun)
+    folder, kinds = tmp_path / "bits" / chosen.name, set()
     for _ in range(100):
         try:
             protocol(tmp_path / "bits", chosen).run()
             break
         except KeyboardInterrupt:
-            sizes |= {Cache(folder / "networks", None).stopped()}
+            kinds |= {path.parent.name.split("-")[0] for path in folder.glob("networks/running/*/*.pt")}
     assert numbers(read_folder(folder)) == numbers(whole)
     networks = len(whole) if not chosen.iterative else len({(r.seed, r.row) for r in whole}) * len(chosen.levels)
-    assert epochs[0] == 4 * chosen.repetitions + 2 * networks  # none was trained twice
-    assert len(sizes) > 1
+    assert ran[0] == 4 * chosen.repetitions + 2 * networks  # no epoch was run twice
+    assert kinds == {"dense", "chains" if chosen.iterative else "cells"}
     assert not list(folder.glob("networks/running/*"))
 
 
@@ -274,8 +280,8 @@ def test_pieces_grow_to_some_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def sizes(seconds: float, *, each: int = 1, savings: int = 1, **given: Any) -> list[int]:
         found = []
-        pieces = protocol(tmp_path, little(), **given)._pieces(range(200), lambda _: False, each=each, savings=savings)
-        for piece in pieces:
+        one = protocol(tmp_path, little(), **given)
+        for piece, _ in one._pieces("any", range(200), lambda _: False, each=each, savings=savings):
             found.append(len(piece))
             clock[0] += seconds * len(piece)
         assert sum(found) == 200

@@ -3,50 +3,43 @@
 import hashlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from prunewald.ensemble.job import Job
+from prunewald.ensemble.job import Job, first_model
 from prunewald.files import replacing
 
 How: TypeAlias = Literal["vmap", "loop"]
 HOWS: tuple[How, ...] = ("vmap", "loop")
 _SECONDS = 60.0  # between two savings
-_SHARE = 20  # of the time that a saving takes, so that it takes little of the whole
+_SHARE = 20  # times what a saving takes, so that it takes little of the whole
 _SAMPLE = 1 << 16  # elements of a tensor that tell it from others
+_APART = ("make", "device", "keep_optimizer")  # the model itself is looked at; the others change nothing
 
 
 @dataclass
 class Saves:
-    """The file of one training. It is of the job that wrote it, and of no other."""
+    """The file of some of the replicas."""
 
     path: Path
-    identity: str
-    last: float
+    last: float = field(default_factory=time.monotonic)
     took: float = 0.0
 
-    @classmethod
-    def of(cls, folder: Path, job: Job, first: int, how: How) -> "Saves":
-        """The file for the replicas from `first` on, trained in this way."""
-        return cls(folder / f"{how}-{first:05}-{len(job.seeds)}.pt", _identity(job), time.monotonic())
-
-    def load(self, device: torch.device) -> dict[str, Any]:
-        """What was saved last, or nothing."""
-        if not self.path.exists():
-            return {}
+    def load(self) -> dict[str, Any]:
+        """What was saved last, on the CPU, or nothing."""
         try:
-            saved = torch.load(self.path, map_location=device, weights_only=True)
-            identity = saved.pop("identity")
+            return dict(torch.load(self.path, map_location="cpu", weights_only=True))
+        except FileNotFoundError:  # also where another run has finished and dropped it
+            return {}
         except (RuntimeError, EOFError, UnpicklingError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise ValueError(f"{self.path} is no saved training ({type(error).__name__}): delete it") from error
-        if identity != self.identity:
-            raise ValueError(f"{self.path} was saved by another training: give another folder, or delete it")
-        return dict(saved)
 
     @property
     def due(self) -> bool:
@@ -54,38 +47,76 @@ class Saves:
         return time.monotonic() - self.last > max(_SECONDS, _SHARE * self.took)
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write it whole; the folder is made, also where another run has finished and dropped it."""
+        """Write it whole."""
         began = time.monotonic()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path) as file:
-            torch.save({**state, "identity": self.identity}, file)
+        with suppress(FileNotFoundError), replacing(self.path) as file:  # another run may drop the folder at any time
+            torch.save(dict(state), file)
         self.last = time.monotonic()
         self.took = self.last - began
 
 
-def begun(folder: Path) -> How | None:
-    """In which way a training was begun there, if one was: it goes on in the same."""
-    return next((how for how in HOWS if any(folder.glob(f"{how}-*.pt"))), None)
+@dataclass(frozen=True)
+class Folder:
+    """Where a job is saved. Files are named by the job, so that others in the same folder are left alone."""
 
+    path: Path
+    name: str
 
-def _identity(job: Job) -> str:
-    """Tells a job from others: all of it, of large tensors a part."""
-    found = hashlib.sha256()
-    for field in fields(job):
-        if field.name not in ("make", "loss", "device"):  # functions have no value; a machine is not the training
-            for piece in _pieces(getattr(job, field.name)):
+    @classmethod
+    def of(cls, path: Path, job: Job) -> "Folder":
+        """For this job."""
+        found = hashlib.sha256()
+        for part in [first_model(job), *(getattr(job, each.name) for each in fields(job) if each.name not in _APART)]:
+            for piece in _pieces(part):
                 found.update(piece + b";")
-    return found.hexdigest()
+        return cls(path, found.hexdigest()[:16])
+
+    def begun(self) -> tuple[How, int] | None:
+        """In which way the job was begun, and with how many replicas at once: it goes on in the same."""
+        for how in HOWS:
+            for file in self.path.glob(f"{how}-00000-*-{self.name}.pt"):
+                return how, int(file.name.split("-")[2])
+        return None
+
+    def saves(self, how: str, first: int, size: int) -> Saves:
+        """The file for so many replicas from `first` on."""
+        return Saves(self.path / f"{how}-{first:05}-{size}-{self.name}.pt")
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Every tensor in nested dicts and lists, on the device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: moved(part, device) for key, part in value.items()}
+    return [moved(part, device) for part in value] if isinstance(value, list) else value
 
 
 def _pieces(value: Any) -> Iterator[bytes]:
+    """What tells a value from others: all of it, of large tensors a part, of functions the name."""
     if isinstance(value, Tensor):
         flat = value.detach().reshape(-1)
+        step = len(flat) // _SAMPLE | 1  # odd, so that it does not fall on the same pixel of every image
         yield f"{value.dtype} {tuple(value.shape)}".encode()
-        yield flat[:: max(1, len(flat) // _SAMPLE)].contiguous().view(torch.uint8).cpu().numpy().tobytes()
+        yield flat[::step].contiguous().view(torch.uint8).cpu().numpy().tobytes()
+    elif isinstance(value, nn.Module):
+        yield repr(value).encode()
+        yield from _pieces(value.state_dict())
     elif isinstance(value, Mapping):
         for key, part in sorted(value.items()):
             yield str(key).encode()
             yield from _pieces(part)
+    elif isinstance(value, partial):
+        for part in (value.func, *value.args, value.keywords):
+            yield from _pieces(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _pieces(part)
+    elif hasattr(value, "__qualname__"):
+        yield f"{value.__module__}.{value.__qualname__}".encode()
     else:
-        yield repr(value).encode()
+        text = repr(value)
+        if " object at 0x" in text:
+            raise ValueError(f"folder=: {text} cannot be told from others: give {type(value).__name__} a __repr__")
+        yield text.encode()

@@ -22,6 +22,8 @@ _WARM = 3  # steps of a batch size before it is captured: libraries set themselv
 class Together(Trainer):
     """Replicas as rows of stacked tensors."""
 
+    how = "vmap"
+
     def __init__(self, job: Job) -> None:
         model = ready_model(job)
         state = initial(job)
@@ -37,7 +39,6 @@ class Together(Trainer):
         self.graphs: dict[int, Graph] = {}
         self.seen: Counter[int] = Counter()
         self.no_graph = "" if cuda else "not on a GPU"
-        self.how = "vmap"
 
     def forward(self, rows: Tensor) -> Tensor:
         """The loss of each replica."""

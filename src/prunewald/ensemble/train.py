@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prunewald.ensemble import carry, choose, cluster, saving
+from prunewald.ensemble import carry, choose, cluster
 from prunewald.ensemble.chunks import in_chunks, memory
 from prunewald.ensemble.job import Job, Loss, Start, check_rows, masks_of, resolved
 from prunewald.ensemble.models import Make, separate
 from prunewald.ensemble.recipes import Recipe, RMSprop
 from prunewald.ensemble.result import Result, joined
-from prunewald.ensemble.saving import Saves
+from prunewald.ensemble.saving import Folder
 from prunewald.ensemble.together import Together
 from prunewald.ensemble.trainer import Alone
 from prunewald.files import FilePath
@@ -71,8 +71,8 @@ def train_many(
     - `how`: "vmap", "loop", or what a trial finds possible and, on a CPU, faster. `chunk`: replicas at once; None: as
       many as fit into memory.
     - `executor="ray"`: divide the replicas over the machines of a Ray cluster at `address` (None: this machine).
-    - `folder`: the training is saved there each minute and at its end. The same call goes on where a killed one was, to
-      the same result; delete the folder when the result is safe.
+    - `folder`: the training is saved there, after an epoch, each minute or, if that takes long, less often. The same
+      call goes on where a killed one was, to the same result; delete the folder when the result is safe.
 
     Initialisation, resampling, data order and dropout noise of a replica depend on its own seed only.
     """
@@ -129,8 +129,11 @@ def train(
 ) -> Result:
     """Train a job here, in as many chunks as memory asks for."""
     job = replace(job, summed=choose.adds_up(job))
-    if how == "auto" and folder is not None:
-        how = saving.begun(folder) or "auto"
+    saved = None if folder is None else Folder.of(folder, job)
+    if saved and (begun := saved.begun()):
+        way, size = begun
+        if how in ("auto", way):
+            how, chunk = way, chunk or size
     reason = "asked for" if how == "loop" else ""
     if how == "auto" and (reason := choose.why_alone(job)):
         note(f"prunewald: the replicas are trained one by one, since the model cannot be vectorised: {reason}")
@@ -139,17 +142,17 @@ def train(
     if how == "auto" and not reason and job.device.type == "cpu":
         reason = choose.faster_alone(job, min(len(job.seeds), chunk or 1, 8))
 
-    def fit(first: int, last: int, trainer: type[Alone] | type[Together], way: saving.How) -> Result:
-        some = job.rows(first, last)
-        return trainer(some).fit(tick, None if folder is None else Saves.of(folder, some, first, way))
+    def fit(trainer: type[Alone] | type[Together], first: int, last: int) -> Result:
+        file = None if saved is None else saved.saves(trainer.how, first, last - first)
+        return trainer(job.rows(first, last)).fit(tick, file, more=last < len(job.seeds))
 
     if reason:
-        alone = [fit(r, r + 1, Alone, "loop") for r in range(len(job.seeds))]
+        alone = [fit(Alone, r, r + 1) for r in range(len(job.seeds))]
         return replace(joined(alone), how=f"loop: {reason}")
 
     def part(first: int, last: int) -> Result:
         torch.cuda.empty_cache()  # nothing can be freed while a graph is captured
-        return fit(first, last, Together, "vmap")
+        return fit(Together, first, last)
 
     return joined(in_chunks(part, len(job.seeds), chunk or 1))
 

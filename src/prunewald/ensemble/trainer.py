@@ -13,7 +13,7 @@ from prunewald.ensemble.estimates import Estimates
 from prunewald.ensemble.job import Job, Table, initial, ready_model
 from prunewald.ensemble.models import seeded, tensors
 from prunewald.ensemble.result import Result
-from prunewald.ensemble.saving import Saves
+from prunewald.ensemble.saving import Saves, moved
 from prunewald.ensemble.swap import Swap
 from prunewald.optimizers import forget_, mean_square_gradient
 from prunewald.uncertainty import Estimate, Online
@@ -24,7 +24,7 @@ from prunewald.weights import zero_
 class Trainer(ABC):
     """Holds the parameters, the optimizer and what is collected."""
 
-    how = "loop"
+    how: str
 
     def __init__(
         self, job: Job, model: nn.Module, params: Table, fixed: Table, alive: Table, carried: carry.Carried, fast: bool
@@ -86,11 +86,14 @@ class Trainer(ABC):
         self.count += 1
         self.total += losses if self.job.summed else losses * rows.shape[1]
 
-    def fit(self, tick: Callable[[int], object], saves: Saves | None = None) -> Result:
-        """Train to the end, from what was saved if anything was; `tick` is told how many replicas finished an epoch."""
+    def fit(self, tick: Callable[[int], object], saves: Saves | None = None, *, more: bool = False) -> Result:
+        """Train to the end; `tick` is told how many replicas finished an epoch.
+
+        It goes on from what was saved, and is saved on its way; at its end too if there is `more` to train.
+        """
         first, last = self.job.first_epoch, self.job.first_epoch + self.job.epochs
         if saves:
-            first += self._restore_(saves.load(self.job.device))
+            first += self._restore_(saves.load())
             tick((first - self.job.first_epoch) * len(self.job.seeds))
         with self.context():
             sample = self.job.sample()
@@ -103,14 +106,14 @@ class Trainer(ABC):
                 self.losses.append(self.total / self.job.size)
                 self.total.zero_()
                 tick(len(self.job.seeds))
-                if saves and (saves.due or epoch == last - 1):
+                if saves and (saves.due if epoch < last - 1 else more):
                     saves.save(self._snapshot())
             return self.result()
 
     def _snapshot(self) -> dict[str, Any]:
         """All that the rest of the training depends on, after an epoch."""
         tensors = {name: tensor.detach() for name, tensor in {**self.params, **self.untrained()}.items()}
-        held = carry.kept(self.optimizer, self.params)
+        held = self.optimizer.state_dict()
         return {"tensors": tensors, "optimizer": held, "states": self.states, "losses": self.losses}
 
     def _restore_(self, saved: dict[str, Any]) -> int:
@@ -121,8 +124,8 @@ class Trainer(ABC):
         with torch.no_grad():
             for name, tensor in saved["tensors"].items():
                 own[name].copy_(tensor)
-        carry.restore_(self.optimizer, self.params, saved["optimizer"])
-        self.states, self.losses = saved["states"], saved["losses"]
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.states, self.losses = (moved(saved[key], self.job.device) for key in ("states", "losses"))
         self.count += len(self.losses) * self.job.batches
         return len(self.losses)
 
@@ -159,6 +162,8 @@ class Trainer(ABC):
 
 class Alone(Trainer):
     """One replica in a plain loop; `noise=False`: without dropout."""
+
+    how = "loop"
 
     def __init__(self, job: Job, noise: bool = True) -> None:
         assert len(job.seeds) == 1

@@ -1,12 +1,13 @@
 """Trained networks on disk, one file a network, so that a run that was stopped need not train them again."""
 
 import hashlib
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from prunewald.ensemble.result import joined
 from prunewald.files import replacing
 from prunewald.lab.records import ResultsError
 from prunewald.uncertainty import Estimate
+
+T = TypeVar("T")
 
 
 class Cache:
@@ -52,17 +55,25 @@ class Cache:
         self._path(name, seed).unlink(missing_ok=True)
 
     @contextmanager
-    def running(self, what: str, items: Sequence[Any]) -> Iterator[Path]:
-        """A folder for a training on its way, of these networks; forgotten when what comes of it is kept."""
-        folder = (
-            self._folder / "running" / f"{len(items)}-{hashlib.sha256(f'{what} {items}'.encode()).hexdigest()[:16]}"
-        )
+    def running(self, what: str, items: Sequence[object]) -> Iterator[Path]:
+        """A folder for a piece of work on its way; forgotten when it is done."""
+        names = [repr(item) for item in items]
+        folder = self._folder / "running" / f"{what}-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:16]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / "items.json") as file:
+            file.write(json.dumps(names).encode())
         yield folder
         shutil.rmtree(folder, ignore_errors=True)
 
-    def stopped(self) -> int:
-        """Of how many networks the largest training is that was killed on its way; 0: none was."""
-        return max((int(folder.name.split("-")[0]) for folder in self._folder.glob("running/*-*")), default=0)
+    def stopped(self, what: str, items: Sequence[T]) -> list[list[T]]:
+        """The pieces of these items that were killed on their way."""
+        known, found = {repr(item): item for item in items}, []
+        for file in sorted(self._folder.glob(f"running/{what}-*/items.json")):
+            with suppress(FileNotFoundError):  # another run may have finished it
+                names = json.loads(file.read_bytes())
+                if known.keys() >= set(names):
+                    found.append([known[name] for name in names])
+        return found
 
     def _result(self, name: str, seed: int) -> Result:
         tables = self._read(name, seed)

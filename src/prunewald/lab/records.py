@@ -96,9 +96,7 @@ class Results:
 
     def dense(self, seed: int) -> float | None:
         """The accuracy of the network that the records of a seed began with, if there are any."""
-        for path in self.folder.glob(f"records/*/{seed:05}-*.json"):
-            return _record(path.read_bytes(), path.relative_to(self.folder).as_posix()).dense
-        return None
+        return next((record.dense for record in _records(self.folder, f"{seed:05}-*")), None)
 
     def read(self) -> list[Record]:
         """All finished results, in order."""
@@ -141,8 +139,8 @@ def read_folder(folder: str | Path) -> list[Record]:
     return sorted(_records(Path(folder)), key=lambda r: (r.row, r.level, r.seed))
 
 
-def _records(root: Path) -> Iterator[Record]:
-    for path in root.glob("records/*/*.json"):
+def _records(root: Path, name: str = "*") -> Iterator[Record]:
+    for path in root.glob(f"records/*/{name}.json"):
         try:
             yield _record(path.read_bytes(), path.relative_to(root).as_posix())
         except ResultsError as error:

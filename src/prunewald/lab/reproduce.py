@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import os
 import platform
+import shutil
 import sys
 import threading
 import time
@@ -152,6 +153,8 @@ def reproduce(settings: Settings, out: Path, machine: Machine) -> str:
     machine.torch_device()
     deadline = math.inf if machine.minutes is None else time.monotonic() + 60 * machine.minutes
     complete = Run(settings, out, machine, deadline).everything()
+    if complete:
+        shutil.rmtree(out / settings.name / "networks" / "running", ignore_errors=True)
     rest = "" if complete else f"\nstopped after {machine.minutes:g} minutes, as asked: the same command goes on"
     folder = out / settings.name
     count = len(read_folder(folder))
