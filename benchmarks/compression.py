@@ -8,7 +8,7 @@ levels are chosen on validation images; test errors are of the model as it was l
 import copy
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,11 @@ class Recipe:
     size: int  # shared values a layer
     lr: float = 2e-3
     teachers: int = 1  # dense networks whose mean output the pruned one learns from; itself is the first
+
+    @property
+    def text(self) -> str:
+        """What tells it from others."""
+        return repr([getattr(self, each.name) for each in fields(self) if each.name != "make"])
 
 
 RECIPES = {
@@ -175,11 +180,13 @@ def dense_network(
 
 def trained(name: str, seed: int, args: Any) -> Path:
     """One network through all levels: the dense one's errors, and the state at each level; a finished one is kept."""
-    file = Path(args.out) / name / f"{seed:03}.pt"
+    file, recipe = Path(args.out) / name / f"{seed:03}.pt", RECIPES[name]
     if file.exists():
+        if torch.load(file, weights_only=True)["recipe"] != recipe.text:
+            raise SystemExit(f"{file} is of another recipe: give another --out")
         return file
     file.parent.mkdir(parents=True, exist_ok=True)
-    recipe, data = RECIPES[name], mnist(seed, args.data, args.device)
+    data = mnist(seed, args.data, args.device)
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model, optimizer = dense_network(recipe, data, args.device, generator)
@@ -202,7 +209,7 @@ def trained(name: str, seed: int, args: Any) -> Path:
         states.append({n: t.cpu() for n, t in small.state_dict().items()})
         print(f"{name} {seed}: {level:.1%} pruned {pruned[-1]:.2f}, shared {error(small, data.test):.2f}", flush=True)
     with replacing(file) as out:
-        torch.save({"dense": dense, "pruned": pruned, "states": states}, out)
+        torch.save({"recipe": recipe.text, "dense": dense, "pruned": pruned, "states": states}, out)
     return file
 
 

@@ -30,8 +30,10 @@ Masks = dict[str, Tensor]
 def opened(folder: Path, data: str | None, device: str, seeds: list[int]) -> Protocol:
     """The run that made the folder, with all it has."""
     identity = json.loads((folder / "settings.json").read_text())["identity"]
-    raw = load(identity.pop("experiment"), data)
-    chosen = settings("fashion-mnist", "paper", **identity)
+    chosen = settings(identity.pop("experiment"), "paper", **identity)
+    if chosen.experiment != "fashion-mnist" or chosen.name != folder.resolve().name:
+        raise SystemExit(f"{folder}: give a folder that `prunewald reproduce fashion-mnist` made, under its own name")
+    raw = load(chosen.experiment, data)
     networks = Networks.of(chosen, raw, torch.device(device), progress=False)
     cache = Cache(folder / "networks", networks.make)
     return Protocol(networks, Results(folder.parent, chosen, raw.source), cache, seeds, 0, 1, math.inf, {}, print)
@@ -53,6 +55,14 @@ def signs(run: Protocol, rows: list[str], levels: list[float]) -> list[dict[str,
             found.append({"level": level, "row": row, "positive": means})
             print(f"{level:6.0%}  {row:14}" + "  ".join(f"{name} {share:4.0%}" for name, share in means.items()))
     return found
+
+
+def sizes(run: Protocol) -> dict[str, float]:
+    """The means of the output layer's positive and negative weights."""
+    weights = run.cache.load("dense", run.seeds).params[OUTPUT]
+    means = {"positive": float(weights[weights > 0].mean()), "negative": float(weights[weights < 0].mean())}
+    print(f"{OUTPUT}: mean of the positive {means['positive']:+.2f}, of the negative {means['negative']:+.2f}")
+    return means
 
 
 def swapped(run: Protocol, row: str, level: float) -> dict[str, Any]:
@@ -89,11 +99,9 @@ if __name__ == "__main__":
     options.add_argument("--networks", type=int, default=10, help="so many of the first (default %(default)s)")
     options.add_argument("--rows", nargs="+", default=["abs", "random", "pseudo:0", "every:0", "moment:0.1"])
     options.add_argument("--levels", nargs="+", type=float, default=[0.5, 0.8, 0.9])
-    options.add_argument(
-        "--swap", default="moment:0.1", help="the row whose output layer ABS gets (default %(default)s)"
-    )
+    options.add_argument("--swap", help="the row whose output layer ABS gets; without it nothing is retrained")
     options.add_argument("--at", type=float, default=0.9, help="the level of it (default %(default)s)")
     args = options.parse_args()
     run = opened(args.folder, args.data, args.device, list(range(args.networks)))
-    shares = signs(run, args.rows, args.levels)
-    record(args.json, {"positive": shares, "swapped": swapped(run, args.swap, args.at)})
+    found = {"means": sizes(run), "positive": signs(run, args.rows, args.levels)}
+    record(args.json, found | ({"swapped": swapped(run, args.swap, args.at)} if args.swap else {}))

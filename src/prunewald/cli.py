@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from prunewald import __version__
+from prunewald.ensemble.saving import SavedError
 from prunewald.lab import records, summary
 from prunewald.lab.data import DataError
 from prunewald.lab.demo import Demo, farewell, run
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = f"prunewald {args.command}"
     try:
         _COMMANDS[args.command](args)
-    except (DataError, SettingsError, ResultsError, MachineError, _BadValue, OSError, ImportError) as error:
+    except _KNOWN as error:
         print(f"{command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -43,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 class _BadValue(ValueError):
     """A setting the user gave is out of range."""
+
+
+_KNOWN = (DataError, SettingsError, ResultsError, SavedError, MachineError, _BadValue, OSError, ImportError)
 
 
 def _demo(args: argparse.Namespace) -> None:

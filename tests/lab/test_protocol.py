@@ -19,7 +19,7 @@ from prunewald.ensemble.trainer import Alone
 from prunewald.lab.data import Raw, split
 from prunewald.lab.models import Mlp, PaperCnn
 from prunewald.lab.protocol import Over
-from prunewald.lab.records import Key, Record, read_folder
+from prunewald.lab.records import Key, Record, ResultsError, read_folder
 from prunewald.lab.settings import Settings
 from tests.lab.little import little, numbers, protocol, raw, rules, run
 
@@ -307,9 +307,13 @@ def test_a_damaged_network_is_named(tmp_path: Path) -> None:
     one = protocol(tmp_path, little(repetitions=1))
     one.run()
     (path,) = (one.results.folder / "networks").rglob("*.pt")
-    path.write_bytes(path.read_bytes()[:1000])
     (one.results.folder / Key(0, "abs", 0.5).path).unlink()
-    with pytest.raises(ValueError, match="00000.pt is no trained network .*: delete it to train it again"):
+    for content in (path.read_bytes()[:1000], b"junk", b""):
+        path.write_bytes(content)
+        with pytest.raises(ResultsError, match="00000.pt is no trained network .*: delete it to train it again"):
+            protocol(tmp_path, little(repetitions=1)).run()
+    torch.save({"params": {}}, path)
+    with pytest.raises(ResultsError, match="it has no estimates"):
         protocol(tmp_path, little(repetitions=1)).run()
 
 

@@ -64,6 +64,9 @@ def test_a_number_that_is_none_is_not_written(tmp_path: Path) -> None:
         (json.dumps(vars(ONE) | {"retrained": None}).encode(), "retrained is None"),
         (json.dumps(vars(ONE) | {"pruned": float("nan")}).encode(), "pruned is nan"),
         (json.dumps(vars(ONE) | {"level": "high"}).encode(), "level is 'high'"),
+        (json.dumps(vars(ONE) | {"retrained": 17.0}).encode(), "retrained is 17.0, no share"),
+        (json.dumps(vars(ONE) | {"frozen": "x"}).encode(), "is no record"),
+        (json.dumps(vars(ONE) | {"environment": 3}).encode(), "environment is 3"),
         (json.dumps(vars(ONE) | {"row": "new:1"}).encode(), "unknown row 'new:1'"),
         (json.dumps(vars(ONE) | {"seed": 4}).encode(), "holds the record of records/moment_1/00004-0.9.json"),
     ],
@@ -98,7 +101,9 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) ->
         (root / "settings.json").write_bytes(before["settings.json"].replace(old.encode(), new.encode()))
         with pytest.raises(ResultsError, match=message):
             Results(tmp_path, SETTINGS, "some images")
-    for content in (b"", b"{}", b"[]", b"\xff"):
+    strange = before["settings.json"].replace(b'"fashion-mnist"', b'"foo"')
+    nameless = before["settings.json"].replace(b'"experiment"', b'"trial"')
+    for content in (b"", b"{}", b"[]", b"\xff", strange, nameless):
         (root / "settings.json").write_bytes(content)
         with pytest.raises(ResultsError, match="settings.json"):
             Results(tmp_path, SETTINGS, "some images")
@@ -111,6 +116,14 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) ->
     assert files(root) == before
     with pytest.raises(ResultsError, match="is no results folder"):
         read_folder(tmp_path)
+
+
+def test_a_folder_with_files_of_the_users_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / SETTINGS.name).mkdir()
+    (tmp_path / SETTINGS.name / "table.txt").write_text("mine")
+    with pytest.raises(ResultsError, match=r"has table.txt and no settings.json: give another --out"):
+        Results(tmp_path, SETTINGS, "some images")
+    assert list(files(tmp_path)) == [f"{SETTINGS.name}/table.txt"]
 
 
 def test_folders_of_two_machines_merge_by_copying(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, state: dict[str, Tensor], cap
     torch.save(state, tmp_path / "dense.pt")
     torch.save(net(), tmp_path / "module.pt")  # needs its code to load
     torch.save({"lr": 0.1}, tmp_path / "settings.pt")
+    pw.save(net(), tmp_path / "good.pw")
     (tmp_path / "bad.pw").write_bytes(b"no")
     (tmp_path / "bad.safetensors").write_bytes(b"no")
     out = str(tmp_path / "out.pw")
@@ -78,6 +79,9 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, state: dict[str, Tensor], cap
         (["pack", "settings.pt", out], "settings.pt: not a state dict; save model.state_dict()"),
         (["pack", "dense.pt", out, "--values", "codebook", "--size", "1"], "size=1"),
         (["pack", "nothing.pt", out], "nothing.pt"),
+        (["pack", "dense.pt", str(tmp_path / "dense.pt")], "dense.pt is what is read: give another name"),
+        (["pack", "good.pw", out], "good.pw: packed already"),
+        (["unpack", "good.pw", str(tmp_path / "good.pw")], "good.pw is what is read: give another name"),
         (["unpack", "bad.pw", out], "bad.pw: not a whole safetensors file"),
         (["inspect", "bad.pw"], "bad.pw: not a whole safetensors file"),
         (["inspect", "nothing.pw"], "nothing.pw"),

@@ -266,3 +266,20 @@ def test_memory_for_the_header(text: str) -> None:
     index = '{"tensors":[' + (text * (300_000 // len(text)))[:-1] + "]}"
     with allocating(64 * len(index)):
         assert attempt(Contents("1", index, {}, {}, len(index))) is None
+
+
+def test_memory_of_wide_gaps() -> None:
+    """Gaps of nine low bits, as no writer would store them, and all of them small."""
+    count, coded = 1 << 22, 1 << 21
+    planes = b"\xff" * (coded // 8) + bytes(coded)
+    data = np.frombuffer(bytes([1, 9]) + bytes(8) + planes + bytes([3, 0]), np.uint8)
+    with allocating(8 * (data.size + count)):
+        mask = positions.decode(data, count, coded)
+    assert mask[1::2].all()
+    assert not mask[::2].any()
+
+
+def test_memory_of_counting() -> None:
+    symbols = np.zeros(1 << 23, np.uint8)
+    with allocating(2 * symbols.size):
+        assert streams.entropy(symbols) == 0

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -24,6 +23,10 @@ _SAMPLE = 1 << 16  # elements of a tensor that tell it from others
 _APART = ("make", "device", "keep_optimizer")  # the model itself is looked at; the others change nothing
 
 
+class SavedError(ValueError):
+    """A file in the folder of a training that is none."""
+
+
 @dataclass
 class Saves:
     """The file of some of the replicas."""
@@ -38,8 +41,10 @@ class Saves:
             return dict(torch.load(self.path, map_location="cpu", weights_only=True))
         except FileNotFoundError:  # also where another run has finished and dropped it
             return {}
-        except (RuntimeError, EOFError, UnpicklingError, ValueError, TypeError, LookupError, AttributeError) as error:
-            raise ValueError(f"{self.path} is no saved training ({type(error).__name__}): delete it") from error
+        except OSError:
+            raise
+        except Exception as error:  # whatever torch makes of other bytes
+            raise SavedError(f"{self.path} is no saved training ({type(error).__name__}): delete it") from error
 
     @property
     def due(self) -> bool:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import torch
@@ -59,9 +58,10 @@ class Cache:
         """A folder for a piece of work on its way; forgotten when it is done."""
         names = [repr(item) for item in items]
         folder = self._folder / "running" / f"{what}-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:16]}"
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / "items.json") as file:
-            file.write(json.dumps(names).encode())
+        with suppress(FileNotFoundError):  # another run at the same piece may be done with it at any time
+            folder.mkdir(parents=True, exist_ok=True)
+            with replacing(folder / "items.json") as file:
+                file.write(json.dumps(names).encode())
         yield folder
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -84,10 +84,15 @@ class Cache:
     def _read(self, name: str, seed: int) -> dict[str, Any]:
         path = self._path(name, seed)
         try:
-            return dict(torch.load(path, weights_only=True))
-        except (RuntimeError, EOFError, UnpicklingError, ValueError, TypeError) as error:
+            tables = dict(torch.load(path, weights_only=True))
+            if missing := {"params", "estimates", "masks"} - tables.keys():
+                raise ValueError(f"it has no {min(missing)}")
+        except OSError:
+            raise
+        except Exception as error:  # whatever torch makes of other bytes
             said = str(error).splitlines()[:1]
             raise ResultsError(f"{path} is no trained network ({said}): delete it to train it again") from error
+        return tables
 
     def _path(self, name: str, seed: int) -> Path:
         return self._folder / name.replace(":", "_") / f"{seed:05}.pt"

@@ -16,9 +16,10 @@ from typing import Any
 
 from prunewald.files import replacing
 from prunewald.lab.rows import parse
-from prunewald.lab.settings import Settings
+from prunewald.lab.settings import EXPERIMENTS, Settings
 
 FORMAT = "prunewald results 1"
+_SHARES = ("level", "dense", "pruned", "retrained", "validation", "sparsity", "frozen")
 _LARGEST = 1 << 16  # bytes of a record, more than enough
 
 
@@ -72,8 +73,8 @@ class Results:
         # Through JSON, so that it is what the file gives back.
         here = json.loads(json.dumps({"format": FORMAT, "data": source, "identity": settings.identity()}))
         file = self.folder / "settings.json"
-        if not file.exists() and any(self.folder.glob("records/*")) and not file.exists():
-            raise ResultsError(f"{self.folder} has records and no settings.json: give another --out")
+        if not file.exists() and (strange := _strange(self.folder)) and not file.exists():
+            raise ResultsError(f"{self.folder} has {strange} and no settings.json: give another --out")
         if file.exists():
             _check_same(file, here)
             return
@@ -103,6 +104,13 @@ class Results:
         return read_folder(self.folder)
 
 
+def _strange(folder: Path) -> str:
+    """What a folder holds that no run which is just beginning there could have made."""
+    if any(folder.glob("records/*")):
+        return "records"
+    return next((path.name for path in sorted(folder.glob("[!.]*")) if path.name != "records"), "")
+
+
 def _check_same(file: Path, here: dict[str, Any]) -> None:
     """A folder of other settings is left alone."""
     there = _settings(file.read_bytes(), file)
@@ -122,6 +130,8 @@ def _settings(content: bytes, where: object) -> dict[str, Any]:
         raise ResultsError(f"{where} is damaged ({error})") from error
     if not (isinstance(found, dict) and isinstance(found.get("identity"), dict) and found.get("format") == FORMAT):
         raise ResultsError(f"{where} was written by other code: it is not of the form {FORMAT!r}")
+    if found["identity"].get("experiment") not in EXPERIMENTS or not isinstance(found.get("data"), str):
+        raise ResultsError(f"{where} was written by other code: it names no experiment and data that are known")
     return found
 
 
@@ -131,6 +141,12 @@ def experiment_of(folder: str | Path) -> str:
     if not file.is_file():
         raise ResultsError(f"{folder} is no results folder: it has no settings.json")
     return str(_settings(file.read_bytes(), file)["identity"]["experiment"])
+
+
+def data_of(folder: str | Path) -> str:
+    """Which data the results of a folder are of, in words."""
+    file = Path(folder) / "settings.json"
+    return str(_settings(file.read_bytes(), file)["data"])
 
 
 def read_folder(folder: str | Path) -> list[Record]:
@@ -155,6 +171,10 @@ def _record(content: bytes, name: str) -> Record:
             value = getattr(record, field.name)
             if field.type is float and not (isinstance(value, int | float) and math.isfinite(value)):
                 raise TypeError(f"{field.name} is {value!r}")
+            if field.name in _SHARES and value is not None and not 0 <= value <= 1:
+                raise ValueError(f"{field.name} is {value!r}, no share")
+        if not isinstance(record.environment, dict):
+            raise TypeError(f"environment is {record.environment!r}")
         own = Key(int(record.seed), parse(record.row).text, float(record.level)).path
     except (ValueError, TypeError) as error:
         raise ResultsError(f"is no record ({error})") from error

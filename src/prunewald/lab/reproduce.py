@@ -5,7 +5,6 @@ import math
 import multiprocessing
 import os
 import platform
-import shutil
 import sys
 import threading
 import time
@@ -25,7 +24,7 @@ from prunewald.lab.data import Raw, load
 from prunewald.lab.networks import Networks
 from prunewald.lab.pool import Tick, cpus, each
 from prunewald.lab.protocol import Over, Protocol
-from prunewald.lab.records import Results, experiment_of, read_folder
+from prunewald.lab.records import Results, data_of, experiment_of, read_folder
 from prunewald.lab.rows import rows_of
 from prunewald.lab.settings import Settings
 from prunewald.progress import progress_bar
@@ -153,8 +152,6 @@ def reproduce(settings: Settings, out: Path, machine: Machine) -> str:
     machine.torch_device()
     deadline = math.inf if machine.minutes is None else time.monotonic() + 60 * machine.minutes
     complete = Run(settings, out, machine, deadline).everything()
-    if complete:
-        shutil.rmtree(out / settings.name / "networks" / "running", ignore_errors=True)
     rest = "" if complete else f"\nstopped after {machine.minutes:g} minutes, as asked: the same command goes on"
     folder = out / settings.name
     count = len(read_folder(folder))
@@ -183,6 +180,7 @@ def describe(folder: str | Path) -> str:
     return "\n".join(
         [
             f"{experiment}: {len(dense)} networks, dense {sum(dense.values()) / max(len(dense), 1):.2f} %",
+            f"data: {data_of(folder)}",
             f"the paper: {PAPER_SAYS[experiment]}",
             "",
             summary.table(found),
@@ -205,7 +203,9 @@ def pages(folder: str | Path) -> list[Path]:
         with replacing(root / name) as file:
             file.write(text.encode())
     seeds = len({record.seed for record in records})
-    title = f"{experiment}: pruned and retrained, {seeds} networks, 95 % intervals\npaper: {PAPER_SAYS[experiment]}"
+    title = (
+        f"{data_of(folder)}: pruned and retrained, {seeds} networks, 95 % intervals\npaper: {PAPER_SAYS[experiment]}"
+    )
     # As the paper draws them: the third in basis points, the fourth as lines.
     drawn = summary.figure(found, title, basis_points=experiment == "mnist", lines=experiment == "imagenet100")
     write(drawn, root / "figure.png")

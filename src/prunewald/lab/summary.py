@@ -96,7 +96,7 @@ def wins(found: Sequence[Line]) -> dict[str, tuple[int, int]]:
     for line in found:
         if line.gain is not None:
             won, of = counted.get(line.row, (0, 0))
-            counted[line.row] = won + (line.gain.mean > 0), of + 1
+            counted[line.row] = won + (line.gain.mean > 1e-9), of + 1  # rounding is no win
     return counted
 
 

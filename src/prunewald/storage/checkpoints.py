@@ -1,5 +1,6 @@
 """Dense checkpoints, packed and unpacked: safetensors files, and state dicts that torch.save wrote."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from prunewald.files import FilePath, replacing
+from prunewald.storage import container
 from prunewald.storage.inspection import Inspection, inspect
 from prunewald.storage.model import load, save_state
 from prunewald.storage.options import Size, Values
@@ -30,6 +32,7 @@ def pack(
 
     What `values` cuts are the floating-point tensors of two or more dimensions that are no biases.
     """
+    _check_apart(source, path)
     state = read_dense(source)
     weights = {name for name, tensor in state.items() if _is_weight(name, tensor)}
     save_state(state, path, {}, weights, None, values=values, size=size, codec=codec, places=positions)
@@ -38,11 +41,17 @@ def pack(
 
 def unpack(path: FilePath, target: FilePath, *, max_bytes: int | None = None) -> None:
     """Write a packed model as a plain safetensors file: every name of the state dict, dense."""
+    _check_apart(path, target)
     state = load(path, max_bytes=max_bytes)
     from safetensors.torch import save
 
     with replacing(target) as file:
         file.write(save({name: tensor.clone() for name, tensor in state.items()}, metadata={"format": "pt"}))
+
+
+def _check_apart(source: FilePath, target: FilePath) -> None:
+    if os.path.realpath(source) == os.path.realpath(target):
+        raise ValueError(f"{os.fspath(target)} is what is read: give another name to write to")
 
 
 def read_dense(source: FilePath) -> dict[str, Tensor]:
@@ -60,13 +69,22 @@ def read_dense(source: FilePath) -> dict[str, Tensor]:
     except OSError:
         raise
     except Exception as error:
-        raise ValueError(f"{source}: not a state dict that torch.save wrote ({str(error).splitlines()[0]})") from error
+        what = "packed already" if _is_packed(source) else "not a state dict that torch.save wrote"
+        raise ValueError(f"{source}: {what}; save model.state_dict() with torch.save, or as safetensors") from error
     for wrapper in _WRAPPERS:
         if isinstance(found, Mapping) and isinstance(found.get(wrapper), Mapping):
             found = found[wrapper]
     if not isinstance(found, Mapping) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
         raise ValueError(f"{source}: not a state dict; save model.state_dict() with torch.save, or as safetensors")
     return dict(found)
+
+
+def _is_packed(source: FilePath) -> bool:
+    try:
+        container.read(source)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_weight(name: str, tensor: Tensor) -> bool:

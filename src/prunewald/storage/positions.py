@@ -130,7 +130,7 @@ def _places(data: Bytes, count: int, coded: int) -> NDArray[Any]:
         raise ValueError("positions beyond the tensor")
     if low:
         gaps <<= low
-        gaps |= streams.read_planes(data[_HEAD:end], coded, low)
+        streams.read_planes(data[_HEAD:end], low, gaps)
     gaps += 1
     if gaps.sum(dtype=np.float64) > count:
         raise ValueError("positions beyond the tensor")

@@ -13,6 +13,7 @@ Bytes = NDArray[np.uint8]
 _RAW, _HUFFMAN, _ANS, _CONSTANT = range(4)
 NAMES = ("raw", "huffman", "ans", "constant")
 HEAD = 2  # codec, and the largest symbol
+_CHUNK = 1 << 20  # numbers at a time, where a copy of all would be many times as large as they are
 
 
 def allowed(codec: str) -> frozenset[str]:
@@ -61,7 +62,11 @@ def decode(data: Bytes, count: int) -> Bytes:
     width = _width(alphabet)
     if width == 8 and body.size != count:
         raise ValueError(f"{count} symbols of a byte each in {body.size} bytes")
-    found = body if width == 8 else read_planes(body, count, width).astype(np.uint8, copy=False)
+    if width == 8:
+        found = body
+    else:
+        found = np.zeros(count, np.uint8)
+        read_planes(body, width, found)
     if (found >= alphabet).any():
         raise ValueError(f"a code has a symbol above {alphabet - 1}")
     return found
@@ -83,7 +88,10 @@ def cost(counts: NDArray[Any], codecs: frozenset[str]) -> tuple[int, int]:
 
 def histogram(symbols: Bytes) -> NDArray[np.int64]:
     """How often each symbol comes, up to the largest that does."""
-    return np.bincount(symbols)
+    counts = np.zeros(256, np.int64)
+    for first in range(0, symbols.size, _CHUNK):  # bincount takes eight bytes for each
+        counts += np.bincount(symbols[first : first + _CHUNK], minlength=256)
+    return np.trim_zeros(counts, "b")
 
 
 def entropy(symbols: Bytes) -> float:
@@ -99,18 +107,19 @@ def write_planes(numbers: NDArray[Any], width: int) -> bytes:
     return b"".join(plane.tobytes() for plane in planes)
 
 
-def read_planes(data: Bytes, count: int, width: int) -> NDArray[Any]:
-    """Undo `write_planes`: bytes up to a width of 8, else int64."""
-    each = -(-count // 8)
+def read_planes(data: Bytes, width: int, into: NDArray[Any]) -> None:
+    """Undo `write_planes`: set these bits of the numbers, which are 0 there."""
+    each = -(-into.size // 8)
     if data.size != width * each:
-        raise ValueError(f"{count} numbers of {width} bits take {width * each} bytes, not {data.size}")
-    found: NDArray[Any] = np.zeros(count, np.uint8 if width <= 8 else np.int64)
+        raise ValueError(f"{into.size} numbers of {width} bits take {width * each} bytes, not {data.size}")
     for i in range(width):
-        bits = np.unpackbits(data[i * each : (i + 1) * each], bitorder="little")
-        if bits[count:].any():
-            raise ValueError("padding bits are set")
-        found |= bits[:count].astype(found.dtype) << i
-    return found
+        for first in range(0, each, _CHUNK // 8):
+            last = min(first + _CHUNK // 8, each)
+            bits = np.unpackbits(data[i * each + first : i * each + last], bitorder="little")
+            some = into[8 * first : 8 * last]
+            if bits[some.size :].any():
+                raise ValueError("padding bits are set")
+            some |= np.left_shift(bits[: some.size], i, dtype=into.dtype)
 
 
 def _width(alphabet: int) -> int:
