@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
+from prunewald.lab.models import Mlp
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -74,8 +75,32 @@ def test_a_page_of_the_docs_runs_from_top_to_bottom(page, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     names: dict[str, object] = {}
-    for block in blocks(page):
+    for block in blocks(page)[page == "docs/compression.md" :]:  # whose first is the reader's own model, below
         exec(block, names)
+
+
+def test_from_megabytes_to_kilobytes_in_five_lines(tmp_path, monkeypatch, one_thread):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = Mlp()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def train(epochs):
+        for _ in range(3 * epochs):
+            x = torch.randn(32, 1, 28, 28)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), (x[:, 0, 0, 0] > 0).long()).backward()
+            optimizer.step()
+
+    train(5)
+    block = blocks("docs/compression.md")[0]
+    assert len(block.split("\n\n")[1].splitlines()) == 5
+    exec(block, {"model": model, "optimizer": optimizer, "train": train})
+    assert 5.8e6 < sum(param.nbytes for param in model.parameters()) < 5.9e6
+    assert Path("model.pw").stat().st_size < 45_000
+    small = pw.load("model.pw", into=Mlp())
+    assert torch.equal(small.classifier[0].weight, model.classifier[0].weight)
+    assert sum(int((param == 0).sum()) for param in small.parameters()) > 0.97 * 1_455_104
 
 
 def test_the_five_lines_of_contributing_are_a_criterion(monkeypatch):

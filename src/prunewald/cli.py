@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -189,14 +189,30 @@ def _reproduce_flags(parser: argparse.ArgumentParser) -> None:
             group.add_argument(f"--{field.name.replace('_', '-')}", **_flag_of(field))
 
 
+_SAYS = {
+    "repetitions": "networks",
+    "epochs": "of the dense training",
+    "retrain_epochs": "after each pruning",
+    "rows": "methods: abs, random, SIGMA:LAMBDA as in pseudo:1e-4:formula",
+    "levels": "fractions of the dense layers' weights to prune",
+    "first_seed": "of the first network",
+    "iterative": "one chain through the levels",
+    "last": "B, the snapshots of a pseudo bootstrap",
+    "replicas": "of a bootstrap",
+    "bootstrap_repetitions": "networks that have bootstrap rows",
+    "images": "to train on (0: all)",
+    "side": "pixels of imagenet100's images",
+}
+
+
 def _flag_of(field: Any) -> dict[str, Any]:
+    words = {"help": _SAYS.get(field.name, "")}
     many = {"rows": str, "levels": float}
     if field.name in many:
-        return {"nargs": "+", "type": many[field.name]}
+        return words | {"nargs": "+", "type": many[field.name]}
     if field.type is bool:
-        return {"action": argparse.BooleanOptionalAction, "default": None}
-    default = "" if field.default is MISSING else f"(default {field.default})"
-    return {"type": field.type, "help": default}
+        return words | {"action": argparse.BooleanOptionalAction, "default": None}
+    return words | {"type": field.type}
 
 
 if __name__ == "__main__":
