@@ -252,7 +252,8 @@ class Protocol:
         """
         items = [item for item in items if not finished(item)]
         for some in self.cache.stopped(what, items):
-            yield from self._piece(what, some)
+            if not any(map(finished, some)):
+                yield from self._piece(what, some)
         most = max(1, (self.piece or self.most) // each)
         least = min(most, max(1, self.first // each))
         size = most if self.piece else least
