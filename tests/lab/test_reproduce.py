@@ -135,7 +135,7 @@ def test_pages(whole: Path) -> None:
         (folder / name).unlink()
     text = reproduce(chosen(), whole, Machine(device="cpu", workers=1))
     assert text.startswith(describe(folder))
-    assert "\ndata: Fashion-MNIST" in text
+    assert "\ndata: embedded part of Fashion-MNIST" in text
     assert [line for line in text.splitlines() if line.startswith(str(folder))] == [
         str(folder / name) for name in ("table.txt", "lines.json", "figure.png")
     ]
