@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.bench import parser, record
+from prunewald.ensemble import Result
 from prunewald.lab.cache import Cache
 from prunewald.lab.data import load
 from prunewald.lab.networks import Networks
@@ -39,9 +40,8 @@ def opened(folder: Path, data: str | None, device: str, seeds: list[int]) -> Pro
     return Protocol(networks, Results(folder.parent, chosen, raw.source), cache, seeds, 0, 1, math.inf, {}, print)
 
 
-def signs(run: Protocol, rows: list[str], levels: list[float]) -> list[dict[str, Any]]:
+def signs(run: Protocol, dense: Result, rows: list[str], levels: list[float]) -> list[dict[str, Any]]:
     """Shares of positive weights among the kept, means over networks."""
-    dense = run.cache.load("dense", run.seeds)
     found = []
     for level in levels:
         for row in rows:
@@ -57,17 +57,16 @@ def signs(run: Protocol, rows: list[str], levels: list[float]) -> list[dict[str,
     return found
 
 
-def sizes(run: Protocol) -> dict[str, float]:
+def sizes(dense: Result) -> dict[str, float]:
     """The means of the output layer's positive and negative weights."""
-    weights = run.cache.load("dense", run.seeds).params[OUTPUT]
+    weights = dense.params[OUTPUT]
     means = {"positive": float(weights[weights > 0].mean()), "negative": float(weights[weights < 0].mean())}
     print(f"{OUTPUT}: mean of the positive {means['positive']:+.2f}, of the negative {means['negative']:+.2f}")
     return means
 
 
-def swapped(run: Protocol, row: str, level: float) -> dict[str, Any]:
+def swapped(run: Protocol, dense: Result, row: str, level: float) -> dict[str, Any]:
     """Accuracies of ABS, the row, and both with the other's output layer; differences to ABS on the same networks."""
-    dense = run.cache.load("dense", run.seeds)
     masks = {
         one: [run.masks(Key(seed, one, level), dense, r, None)[0] for r, seed in enumerate(run.seeds)]
         for one in ("abs", row)
@@ -77,17 +76,16 @@ def swapped(run: Protocol, row: str, level: float) -> dict[str, Any]:
     for one, other in (("abs", row), (row, "abs")):
         pairs = zip(masks[one], masks[other], strict=True)
         mixed = [own | {OUTPUT: others[OUTPUT]} for own, others in pairs]
-        found[f"{one}, output layer of {other}"] = retrained(run, mixed)
+        found[f"{one}, output layer of {other}"] = retrained(run, dense, mixed)
     for name, values in found.items():
         print(f"{name:32} {statistics.fmean(values):6.2f} %   over abs {paired(values, found['abs'])}")
     return {"level": level, "seeds": list(run.seeds), "accuracies": found}
 
 
-def retrained(run: Protocol, masks: list[Masks]) -> list[float]:
+def retrained(run: Protocol, dense: Result, masks: list[Masks]) -> list[float]:
     """Test accuracies in percent."""
     stacked = {name: torch.stack([own[name] for own in masks]) for name in masks[0]}
-    start = run.cache.load("dense", run.seeds)
-    done = run.networks.retrained(start, stacked, run.networks.settings.epochs, collect=False)
+    done = run.networks.retrained(dense, stacked, run.networks.settings.epochs, collect=False)
     return [100 * accuracy for accuracy in run.networks.test(done.state)]
 
 
@@ -103,5 +101,6 @@ if __name__ == "__main__":
     options.add_argument("--at", type=float, default=0.9, help="the level of it (default %(default)s)")
     args = options.parse_args()
     run = opened(args.folder, args.data, args.device, list(range(args.networks)))
-    found = {"means": sizes(run), "positive": signs(run, args.rows, args.levels)}
-    record(args.json, found | ({"swapped": swapped(run, args.swap, args.at)} if args.swap else {}))
+    dense = run.cache.load("dense", run.seeds)
+    found = {"means": sizes(dense), "positive": signs(run, dense, args.rows, args.levels)}
+    record(args.json, found | ({"swapped": swapped(run, dense, args.swap, args.at)} if args.swap else {}))

@@ -1,5 +1,6 @@
 """Sigma of every replica from estimators that watched stacked weights."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -63,12 +64,17 @@ def _of_row(recipe: Online, state: State, params: Table, alive: Table, optimizer
 
 
 def _row(value: Any, r: int) -> Any:
-    """Row r of every tensor in nested dicts and lists; numbers, and tensors that are one, are the same for all."""
+    """Row r of every tensor; numbers, and tensors that are one, are the same for all."""
+    return mapped(value, lambda tensor: tensor[r] if tensor.dim() else tensor)
+
+
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Nested dicts and lists with every tensor in them changed."""
     if isinstance(value, Tensor):
-        return value[r] if value.dim() else value
+        return change(value)
     if isinstance(value, dict):
-        return {key: _row(part, r) for key, part in value.items()}
-    return [_row(part, r) for part in value] if isinstance(value, list) else value
+        return {key: mapped(part, change) for key, part in value.items()}
+    return [mapped(part, change) for part in value] if isinstance(value, list) else value
 
 
 def stacked(rows: list[Estimate]) -> Estimate:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from prunewald.ensemble.job import Job, first_model
 from prunewald.files import replacing
 
 How: TypeAlias = Literal["vmap", "loop"]
-HOWS: tuple[How, ...] = ("vmap", "loop")
 _SECONDS = 60.0  # between two savings
 _SHARE = 20  # times what a saving takes, so that it takes little of the whole
 _SAMPLE = 1 << 16  # elements of a tensor that tell it from others
@@ -79,7 +78,7 @@ class Folder:
 
     def begun(self) -> tuple[How, int] | None:
         """In which way the job was begun, and with how many replicas at once: it goes on in the same."""
-        for how in HOWS:
+        for how in get_args(How):
             for file in self.path.glob(f"{how}-00000-*-{self.name}.pt"):
                 return how, int(file.name.split("-")[2])
         return None
@@ -87,15 +86,6 @@ class Folder:
     def saves(self, how: str, first: int, size: int) -> Saves:
         """The file for so many replicas from `first` on."""
         return Saves(self.path / f"{how}-{first:05}-{size}-{self.name}.pt")
-
-
-def moved(value: Any, device: torch.device) -> Any:
-    """Every tensor in nested dicts and lists, on the device."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: moved(part, device) for key, part in value.items()}
-    return [moved(part, device) for part in value] if isinstance(value, list) else value
 
 
 def _pieces(value: Any) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from prunewald.ensemble.estimates import Estimates
 from prunewald.ensemble.job import Job, Table, initial, ready_model
 from prunewald.ensemble.models import seeded, tensors
 from prunewald.ensemble.result import Result
-from prunewald.ensemble.saving import Saves, moved
+from prunewald.ensemble.saving import Saves
 from prunewald.ensemble.swap import Swap
 from prunewald.optimizers import forget_, mean_square_gradient
 from prunewald.uncertainty import Estimate, Online
@@ -125,7 +125,8 @@ class Trainer(ABC):
             for name, tensor in saved["tensors"].items():
                 own[name].copy_(tensor)
         self.optimizer.load_state_dict(saved["optimizer"])
-        self.states, self.losses = (moved(saved[key], self.job.device) for key in ("states", "losses"))
+        here = estimates.mapped([saved["states"], saved["losses"]], lambda tensor: tensor.to(self.job.device))
+        self.states, self.losses = here
         self.count += len(self.losses) * self.job.batches
         return len(self.losses)
 

@@ -137,16 +137,19 @@ def _settings(content: bytes, where: object) -> dict[str, Any]:
 
 def experiment_of(folder: str | Path) -> str:
     """Which experiment a results folder is of."""
-    file = Path(folder) / "settings.json"
-    if not file.is_file():
-        raise ResultsError(f"{folder} is no results folder: it has no settings.json")
-    return str(_settings(file.read_bytes(), file)["identity"]["experiment"])
+    return str(_settings_of(folder)["identity"]["experiment"])
 
 
 def data_of(folder: str | Path) -> str:
     """Which data the results of a folder are of, in words."""
+    return str(_settings_of(folder)["data"])
+
+
+def _settings_of(folder: str | Path) -> dict[str, Any]:
     file = Path(folder) / "settings.json"
-    return str(_settings(file.read_bytes(), file)["data"])
+    if not file.is_file():
+        raise ResultsError(f"{folder} is no results folder: it has no settings.json")
+    return _settings(file.read_bytes(), file)
 
 
 def read_folder(folder: str | Path) -> list[Record]:
