@@ -19,11 +19,11 @@ from torch import Tensor, nn
 import prunewald as pw
 from benchmarks.bench import parser, record
 from prunewald.companions import distillation_loss
-from prunewald.files import replacing
 from prunewald.lab.data import load, split
 from prunewald.lab.models import Mlp
 from prunewald.lab.stats import paired
 from prunewald.quantisation import SharedValues
+from prunewald.util.files import replacing
 
 MEAN, STD, BATCH = 0.1307, 0.3081, 128
 DROPOUT, LESS = 0.1, 0.3  # in training, and how much of it is left in retraining

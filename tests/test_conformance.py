@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.registry import brief, make, name_of, parts, register
 from prunewald.selection import Ranked
+from prunewald.util.registry import brief, make, name_of, parts, register
 from tests.training import SMALL
 
 CRITERIA = sorted(parts("criterion"))

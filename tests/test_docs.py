@@ -104,7 +104,8 @@ def test_from_megabytes_to_kilobytes_in_five_lines(tmp_path, monkeypatch, one_th
 
 
 def test_the_five_lines_of_contributing_are_a_criterion(monkeypatch):
-    from prunewald import criteria, registry
+    from prunewald import criteria
+    from prunewald.util import registry
 
     known = {kind: dict(parts) for kind, parts in registry._parts.items()}
     monkeypatch.setattr(registry, "_parts", known)

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from prunewald.progress import note, progress_bar
+from prunewald.util.progress import note, progress_bar
 
 
 def test_bar_counts(capsys: pytest.CaptureFixture[str]) -> None:

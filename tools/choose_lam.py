@@ -13,7 +13,7 @@ from prunewald.lab.data import fashion_mnist
 from prunewald.lab.pool import Tick, cpus, each
 from prunewald.lab.train import accuracy
 from prunewald.lab.trial import Method, Settings, _Run, methods
-from prunewald.progress import progress_bar
+from prunewald.util.progress import progress_bar
 
 SEEDS = range(100, 106)
 LEVELS = (0.8, 0.9, 0.95)

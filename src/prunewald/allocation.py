@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from prunewald.registry import allocation
 from prunewald.selection import Count as Count
 from prunewald.selection import Ranked, Scores, Sketch, ascending, counts_below, counts_below_sorted
+from prunewald.util.registry import allocation
 
 
 class Allocation(Protocol):

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from prunewald.patterns import Element
-from prunewald.registry import brief
 from prunewald.uncertainty import BatchMeans, Estimate, PseudoBootstrap
 from prunewald.uncertainty.analytic import Sigmas
+from prunewald.util.registry import brief
 from prunewald.weights import NotYet, Weight
 
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from prunewald.allocation import Allocation, Count
 from prunewald.checks import describe
 from prunewald.patterns import Element, Pattern
-from prunewald.registry import brief, name_of
 from prunewald.report import Report, Row
 from prunewald.scoring import Scorer
 from prunewald.selection import Ranked, Scores
 from prunewald.targets import match
 from prunewald.uncertainty import SecondMoment
+from prunewald.util.registry import brief, name_of
 from prunewald.weights import Part
 
 Sparsity: TypeAlias = float | Mapping[str, float]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.registry import criterion
+from prunewald.util.registry import criterion
 from prunewald.weights import Group, WeightStats
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prunewald.files import FilePath, replacing
 from prunewald.uncertainty.curvature import evaluating
+from prunewald.util.files import FilePath, replacing
 
 Inputs = Tensor | tuple[Any, ...]
 

@@ -9,8 +9,8 @@ from typing import Literal, Protocol, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from prunewald.registry import pattern
 from prunewald.selection import Count, Ranked, as_rows, smallest, smallest_by_row
+from prunewald.util.registry import pattern
 
 GroupScore: TypeAlias = Literal["wald", "mean", "l1"]
 _CHUNK = 1 << 20  # groups of so many weights are summed at once

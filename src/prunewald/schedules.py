@@ -5,7 +5,7 @@ from itertools import pairwise
 from numbers import Integral, Real
 from typing import Protocol
 
-from prunewald.registry import schedule
+from prunewald.util.registry import schedule
 
 
 class Schedule(Protocol):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.registry import brief, make, parts
+from prunewald.util.registry import brief, make, parts
 from tests.training import SMALL, minus_zero_or_worse
 
 CRITERIA = {name: make("criterion", name) for name in sorted(parts("criterion"))}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.registry import parts
+from prunewald.util.registry import parts
 from tests.surgery.helpers import adam, assert_zeros, running
 from tests.training import hooks_on, net, one_step, sgd
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from prunewald.criteria import Statistic
 from prunewald.optimizers import step_taken
-from prunewald.registry import criterion
+from prunewald.util.registry import criterion
 from prunewald.weights import WeightStats, accumulator, dense
 
 State: TypeAlias = dict[str, Any]  # tensors by parameter name, and numbers: it goes into state_dict() as it is

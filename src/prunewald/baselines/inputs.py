@@ -12,7 +12,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.optim import Optimizer
 
 from prunewald.criteria import Statistic
-from prunewald.registry import criterion
+from prunewald.util.registry import criterion
 from prunewald.weights import WeightStats, accumulator
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

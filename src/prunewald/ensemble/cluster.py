@@ -8,7 +8,7 @@ from torch import Tensor
 
 from prunewald.ensemble.job import Job
 from prunewald.ensemble.result import Result, joined
-from prunewald.progress import note, progress_bar
+from prunewald.util.progress import note, progress_bar
 
 RETRIES = 3
 

@@ -14,7 +14,7 @@ from prunewald.ensemble.chunks import in_chunks, memory
 from prunewald.ensemble.job import Table, check_rows
 from prunewald.ensemble.models import Make, build, separate, tensors
 from prunewald.ensemble.swap import Swap
-from prunewald.progress import note
+from prunewald.util.progress import note
 
 Metric: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.ensemble.job import Job, first_model
-from prunewald.files import replacing
+from prunewald.util.files import replacing
 
 How: TypeAlias = Literal["vmap", "loop"]
 _SECONDS = 60.0  # between two savings

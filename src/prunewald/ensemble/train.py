@@ -20,10 +20,10 @@ from prunewald.ensemble.result import Result, joined
 from prunewald.ensemble.saving import Folder
 from prunewald.ensemble.together import Together
 from prunewald.ensemble.trainer import Alone
-from prunewald.files import FilePath
-from prunewald.progress import note, progress_bar
-from prunewald.registry import make as make_part
 from prunewald.uncertainty import Online, PseudoBootstrap
+from prunewald.util.files import FilePath
+from prunewald.util.progress import note, progress_bar
+from prunewald.util.registry import make as make_part
 
 How = Literal["auto", "vmap", "loop"]
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from prunewald.ensemble import Result
 from prunewald.ensemble.result import joined
-from prunewald.files import replacing
 from prunewald.lab.records import ResultsError
 from prunewald.uncertainty import Estimate
+from prunewald.util.files import replacing
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from prunewald.lab.pool import Tick, cpus, each
 from prunewald.lab.table import rows, table
 from prunewald.lab.train import accuracy
 from prunewald.lab.trial import ABS, BOOTSTRAP, MOMENT, Keep, Settings, Trial, run_trial, ticks
-from prunewald.progress import progress_bar
+from prunewald.util.progress import progress_bar
 
 STYLE = {ABS: ("black", "x"), BOOTSTRAP: ("darkorange", "^"), MOMENT: ("tab:blue", "s")}
 

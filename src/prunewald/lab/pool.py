@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from prunewald.progress import Bar
+from prunewald.util.progress import Bar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from prunewald.files import replacing
 from prunewald.lab.rows import parse
 from prunewald.lab.settings import EXPERIMENTS, Settings
+from prunewald.util.files import replacing
 
 FORMAT = "prunewald results 1"
 _SHARES = ("level", "dense", "pruned", "retrained", "validation", "sparsity", "frozen")

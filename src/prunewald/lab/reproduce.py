@@ -17,7 +17,6 @@ import torch
 
 import prunewald as pw
 from prunewald.figures import write
-from prunewald.files import replacing
 from prunewald.lab import summary
 from prunewald.lab.cache import Cache
 from prunewald.lab.data import Raw, load
@@ -27,7 +26,8 @@ from prunewald.lab.protocol import Over, Protocol
 from prunewald.lab.records import Results, data_of, experiment_of, read_folder
 from prunewald.lab.rows import rows_of
 from prunewald.lab.settings import Settings
-from prunewald.progress import progress_bar
+from prunewald.util.files import replacing
+from prunewald.util.progress import progress_bar
 
 # What the paper says in words; its other numbers are in its figures only.
 PAPER_SAYS = {

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prunewald.files import FilePath, replacing
 from prunewald.storage import container
 from prunewald.storage.inspection import Inspection, inspect
 from prunewald.storage.model import load, save_state
 from prunewald.storage.options import Size, Values
 from prunewald.storage.positions import Positions
 from prunewald.storage.streams import Codec
+from prunewald.util.files import FilePath, replacing
 
 _WRAPPERS = ("state_dict", "model")
 

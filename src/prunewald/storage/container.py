@@ -11,8 +11,8 @@ from typing import Any, BinaryIO, cast
 import torch
 from torch import Tensor
 
-from prunewald.files import FilePath, replacing
 from prunewald.storage.index import DTYPE_NAMES, unique
+from prunewald.util.files import FilePath, replacing
 
 FORMAT = "prunewald"
 VERSION = "1"

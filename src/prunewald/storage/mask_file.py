@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prunewald.files import FilePath
 from prunewald.storage import container
 from prunewald.storage import masks as bitmask
 from prunewald.storage import positions as places
@@ -16,6 +15,7 @@ from prunewald.storage.container import Contents, blaming, check_size
 from prunewald.storage.index import compact, is_count, nonsense, unique
 from prunewald.storage.positions import Positions
 from prunewald.storage.state import check_keys, unfit
+from prunewald.util.files import FilePath
 
 _NONE = torch.zeros(0, dtype=torch.uint8)
 

@@ -5,7 +5,6 @@ from typing import Any, Protocol, TypeVar, cast, overload
 
 from torch import Tensor, nn
 
-from prunewald.files import FilePath
 from prunewald.report import Report
 from prunewald.storage import container, format0, index, reports
 from prunewald.storage.container import Contents, blaming, check_size
@@ -15,6 +14,7 @@ from prunewald.storage.positions import Positions
 from prunewald.storage.state import pack, same_bits, tied, unfit, unpack
 from prunewald.storage.streams import Codec
 from prunewald.targets import find_parts
+from prunewald.util.files import FilePath
 
 M = TypeVar("M", bound=nn.Module)
 _SHOWN = 5

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.checks import copied
-from prunewald.files import FilePath, replacing
 from prunewald.optimizers import as_list
 from prunewald.pruner import Pruner
 from prunewald.report import Report, Row
+from prunewald.util.files import FilePath, replacing
 
 State = dict[str, Any]
 

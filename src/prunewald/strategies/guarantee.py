@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from prunewald.files import FilePath
 from prunewald.learn_then_test import drop_losses, fixed_sequence, hoeffding_bentkus
 from prunewald.pruner import Pruner
 from prunewald.strategies.inputs import check_functions, real
 from prunewald.strategies.iterative import Estimate, Round
 from prunewald.strategies.search import LEVELS, BudgetError, Candidates, Kept
+from prunewald.util.files import FilePath
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from prunewald.registry import uncertainty
 from prunewald.uncertainty.curvature import Batches, Problem, evaluating, pose
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.uncertainty.living import Masks
+from prunewald.util.registry import uncertainty
 
 Inverse = Literal["inverse", "pseudo", "damped"]
 _FULL = 20_000  # parameters whose information matrix is held whole

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from prunewald.registry import uncertainty
 from prunewald.uncertainty.curvature import Batches
+from prunewald.util.registry import uncertainty
 
 
 @uncertainty("bootstrap")

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prunewald.optimizers import is_factored, keeps_mean_square, mean_square_gradient, step_taken
-from prunewald.registry import uncertainty
 from prunewald.selection import kth_smallest
 from prunewald.uncertainty.base import Estimate, State
+from prunewald.util.registry import uncertainty
 from prunewald.weights import Weight, accumulator, dense, pieces
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from prunewald.lab.data.parts import DataError, Part
 from prunewald.lab.pool import cpus
-from prunewald.progress import Bar, progress_bar
+from prunewald.util.progress import Bar, progress_bar
 
 FIRST = "train"  # what tells such a folder
 SUFFIXES = {".jpeg", ".jpg", ".png"}
