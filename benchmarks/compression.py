@@ -21,8 +21,8 @@ from benchmarks.bench import parser, record
 from prunewald.companions import distillation_loss
 from prunewald.lab.data import load, split
 from prunewald.lab.models import Mlp
-from prunewald.lab.stats import paired
 from prunewald.quantisation import SharedValues
+from prunewald.statistics.paired import paired
 from prunewald.util.files import replacing
 
 MEAN, STD, BATCH = 0.1307, 0.3081, 128

@@ -138,7 +138,9 @@ def test_the_signatures_in_the_api_page_are_true():
 def test_doctests():
     import doctest
 
-    from prunewald import criteria, inference, learn_then_test
+    from prunewald import criteria
+    from prunewald.statistics import learn_then_test
+    from prunewald.statistics import wald as inference
 
     for module in (criteria, inference, learn_then_test):
         result = doctest.testmod(module)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from prunewald.learn_then_test import drop_losses, fixed_sequence, hoeffding_bentkus
+from prunewald.statistics.learn_then_test import drop_losses, fixed_sequence, hoeffding_bentkus
 
 LIMITS, SIZES = [0.02, 0.1, 0.5, 0.9], [1, 20, 300]
 

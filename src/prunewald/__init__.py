@@ -1,12 +1,13 @@
 """prunewald: prune neural networks by magnitude and uncertainty."""
 
-from prunewald import baselines, companions, inference, masks
+from prunewald import baselines, companions, masks
 from prunewald.criteria import Magnitude, MagnitudeUncertainty, Random, Wald, tau
-from prunewald.inference import agreement, wald_test
 from prunewald.patterns import Block, Element, Filter, KeepNOfM
 from prunewald.pruner import Pruner
 from prunewald.report import Report
 from prunewald.schedules import Cubic, Stairs
+from prunewald.statistics import wald as inference
+from prunewald.statistics.wald import agreement, wald_test
 from prunewald.storage import PackedFileError, load, save
 from prunewald.strategies import (
     BudgetError,

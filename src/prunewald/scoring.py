@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prunewald.criteria import Criterion, Magnitude, MagnitudeUncertainty
-from prunewald.inference import rank_correlation
 from prunewald.optimizers import keeps_mean_square
 from prunewald.patterns import Element, Pattern
 from prunewald.report import Row
 from prunewald.selection import Count, Ranked, Scores
+from prunewald.statistics.wald import rank_correlation
 from prunewald.uncertainty import Estimate
 from prunewald.weights import Group, Moments, Part, Weight, WeightStats, accumulator, dense
 

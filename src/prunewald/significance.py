@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from prunewald.inference import critical_value, discoveries, p_value
 from prunewald.selection import Scores
+from prunewald.statistics.wald import critical_value, discoveries, p_value
 from prunewald.uncertainty.analytic import Sigmas
 
 

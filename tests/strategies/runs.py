@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 import prunewald as pw
 from prunewald.checks import copied
-from prunewald.learn_then_test import hoeffding_bentkus
+from prunewald.statistics.learn_then_test import hoeffding_bentkus
 
 LEVELS = (0.3, 0.5, 0.7, 0.8)
 POINTS: list[Any] = [(1, 5), (3, 9), "writing"]  # round and step, or while round 2 is written

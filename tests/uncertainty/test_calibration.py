@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import prunewald as pw
-from prunewald.inference import discoveries, p_value
+from prunewald.statistics.wald import discoveries, p_value
 from prunewald.uncertainty import BatchMeans, FisherDiagonal, InverseFisher
 
 RUNS, N, P, S, T = 40, 1000, 20, 10, 400

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prunewald.lab.stats import Difference, holm, paired
 from prunewald.lab.trial import ABS, Cell, Trial
+from prunewald.statistics.paired import Difference, holm, paired
 
 
 @dataclass(frozen=True)
