@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import prunewald as pw
+from prunewald.core.weights import WeightStats
 from prunewald.patterns import Element
 from prunewald.selection import Ranked
-from prunewald.weights import WeightStats, below_zero
+from prunewald.util.tensors import below_zero
 
 
 def stats(weight, sigma=None, frozen=None, name="w"):

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from prunewald.core.weights import Weight
 from prunewald.ensemble import SGD, Adam, AdamW, RMSprop, draws, train_many
 from prunewald.optimizers import mean_square_gradient
 from prunewald.uncertainty import BatchMeans, Estimate, PseudoBootstrap, SecondMoment
-from prunewald.weights import Weight
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

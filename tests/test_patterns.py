@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from prunewald.core.weights import WeightStats
 from prunewald.patterns import Block, Element, Filter, KeepNOfM
 from prunewald.selection import Ranked
-from prunewald.weights import WeightStats
 
 # Few values, all of them sums of powers of two: ties are the rule, and every sum of squares is exact.
 LOWEST = torch.finfo(torch.float32).min

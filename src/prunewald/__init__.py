@@ -1,6 +1,7 @@
 """prunewald: prune neural networks by magnitude and uncertainty."""
 
 from prunewald import baselines, companions, masks
+from prunewald.core.weights import WeightStats
 from prunewald.criteria import Magnitude, MagnitudeUncertainty, Random, Wald, tau
 from prunewald.patterns import Block, Element, Filter, KeepNOfM
 from prunewald.pruner import Pruner
@@ -30,7 +31,6 @@ from prunewald.uncertainty import (
     SecondMoment,
     SgdAsymptotic,
 )
-from prunewald.weights import WeightStats
 
 __version__ = "0.1.0"
 

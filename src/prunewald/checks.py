@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prunewald.core.weights import NotYet, Weight
 from prunewald.patterns import Element
 from prunewald.uncertainty import BatchMeans, Estimate, PseudoBootstrap
 from prunewald.uncertainty.analytic import Sigmas
 from prunewald.util.registry import brief
-from prunewald.weights import NotYet, Weight
 
 
 def check_request(sparsity: object, threshold: object, alpha: object, fdr: object, pattern: object) -> None:

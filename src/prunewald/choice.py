@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from prunewald.allocation import Allocation, Count
 from prunewald.checks import describe
+from prunewald.model.slices import Part
 from prunewald.patterns import Element, Pattern
 from prunewald.report import Report, Row
 from prunewald.scoring import Scorer
@@ -16,7 +17,6 @@ from prunewald.selection import Ranked, Scores
 from prunewald.targets import match
 from prunewald.uncertainty import SecondMoment
 from prunewald.util.registry import brief, name_of
-from prunewald.weights import Part
 
 Sparsity: TypeAlias = float | Mapping[str, float]
 

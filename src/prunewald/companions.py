@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prunewald.weights import accumulator
+from prunewald.util.tensors import accumulator
 
 Weights: TypeAlias = Iterable[Tensor] | Mapping[str, Tensor]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from prunewald.core.weights import Group, WeightStats
 from prunewald.util.registry import criterion
-from prunewald.weights import Group, WeightStats
 
 
 class Criterion(Protocol):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from prunewald.weights import zero_
+from prunewald.util.tensors import zero_
 
 
 class Holder:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.storage.mask_file import check_bool, load, save
-from prunewald.weights import zero_
+from prunewald.util.tensors import zero_
 
 __all__ = ["LayerOverlap", "Overlap", "apply_", "compare", "load", "save"]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.weights import accumulator, zero_
+from prunewald.util.tensors import accumulator, zero_
 
 # State that moves a weight though its gradient is zero. Second moments stay where they are: zeroed, they would give a
 # weight that comes back a kick of several learning rates.

@@ -26,6 +26,7 @@ from prunewald.checks import (
     least_steps,
 )
 from prunewald.choice import Sparsity, by_part, keep_counts, reached, reported, select, unreached
+from prunewald.core.weights import NotYet, Weight
 from prunewald.criteria import Criterion, MagnitudeUncertainty, Wald
 from prunewald.holding import Holder
 from prunewald.optimizers import as_list, forget_, forget_history_, owned, step_taken
@@ -37,8 +38,8 @@ from prunewald.significance import honest_label, z_thresholds
 from prunewald.targets import Target, find_parts
 from prunewald.uncertainty import Estimate, Online, SecondMoment
 from prunewald.util.registry import make, name_of
+from prunewald.util.tensors import accumulator
 from prunewald.watching import Watcher
-from prunewald.weights import NotYet, Weight, accumulator
 
 
 class Pruner:

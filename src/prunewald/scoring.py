@@ -7,14 +7,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from prunewald.core.weights import Group, Moments, Weight, WeightStats
 from prunewald.criteria import Criterion, Magnitude, MagnitudeUncertainty
+from prunewald.model.slices import Part
 from prunewald.optimizers import keeps_mean_square
 from prunewald.patterns import Element, Pattern
 from prunewald.report import Row
 from prunewald.selection import Count, Ranked, Scores
 from prunewald.statistics.wald import rank_correlation
 from prunewald.uncertainty import Estimate
-from prunewald.weights import Group, Moments, Part, Weight, WeightStats, accumulator, dense
+from prunewald.util.tensors import accumulator, dense
 
 _SAMPLE = 1 << 16  # enough for three digits of a rank correlation
 

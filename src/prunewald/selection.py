@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from prunewald.weights import pieces
+from prunewald.util.tensors import pieces
 
 _DIGIT = 16
 _FEW = 1 << 12  # below this, counting 2^16 digits costs more than it saves

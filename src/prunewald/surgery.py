@@ -15,6 +15,7 @@ from torch.optim import LBFGS, Optimizer
 from prunewald.allocation import Allocation
 from prunewald.checks import check_masks, check_request, copied
 from prunewald.choice import Sparsity, by_part, keep_counts
+from prunewald.core.weights import NotYet, Weight
 from prunewald.criteria import Criterion
 from prunewald.optimizers import forget_history_, with_closures
 from prunewald.patterns import Element
@@ -24,7 +25,6 @@ from prunewald.schedules import check_whole
 from prunewald.selection import Count, Ranked, Scores, as_rows
 from prunewald.targets import Target
 from prunewald.uncertainty import Online
-from prunewald.weights import NotYet, Weight
 
 
 class Surgery(Pruner):

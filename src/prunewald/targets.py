@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from prunewald.weights import Index, Part
+from prunewald.model.slices import Index, Part
 
 Target: TypeAlias = str | type[nn.Module] | nn.Module | nn.Parameter | tuple[str, Index]
 

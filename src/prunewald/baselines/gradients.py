@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from prunewald.core.weights import WeightStats
 from prunewald.criteria import Statistic
 from prunewald.optimizers import step_taken
 from prunewald.util.registry import criterion
-from prunewald.weights import WeightStats, accumulator, dense
+from prunewald.util.tensors import accumulator, dense
 
 State: TypeAlias = dict[str, Any]  # tensors by parameter name, and numbers: it goes into state_dict() as it is
 Weights: TypeAlias = Mapping[str, Tensor]

@@ -11,9 +11,10 @@ from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.optim import Optimizer
 
+from prunewald.core.weights import WeightStats
 from prunewald.criteria import Statistic
 from prunewald.util.registry import criterion
-from prunewald.weights import WeightStats, accumulator
+from prunewald.util.tensors import accumulator
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

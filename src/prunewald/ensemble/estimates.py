@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from prunewald.core.weights import Weight
 from prunewald.ensemble.job import Table
 from prunewald.uncertainty import BatchMeans, Estimate, Online, PseudoBootstrap, SecondMoment
 from prunewald.uncertainty.base import State
-from prunewald.weights import Weight
 
 Estimates: TypeAlias = dict[str, Estimate]
 

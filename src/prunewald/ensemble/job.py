@@ -13,7 +13,7 @@ from prunewald.ensemble import draws
 from prunewald.ensemble.models import Make, build, tensors, train_
 from prunewald.ensemble.recipes import Recipe
 from prunewald.uncertainty import Online
-from prunewald.weights import zero_
+from prunewald.util.tensors import zero_
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Start: TypeAlias = Literal["independent", "same"] | Mapping[str, Tensor]

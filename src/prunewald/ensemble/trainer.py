@@ -18,7 +18,7 @@ from prunewald.ensemble.swap import Swap
 from prunewald.optimizers import forget_, mean_square_gradient
 from prunewald.uncertainty import Estimate, Online
 from prunewald.uncertainty.base import State
-from prunewald.weights import zero_
+from prunewald.util.tensors import zero_
 
 
 class Trainer(ABC):

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prunewald.choice import by_part
+from prunewald.model.slices import Part
 from prunewald.optimizers import owned, with_closures
 from prunewald.pruner import Pruner
-from prunewald.weights import Part
 
 _quantised: WeakSet[Pruner] = WeakSet()
 

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from prunewald.checks import copied
+from prunewald.model.slices import Part
 from prunewald.pruner import Pruner
 from prunewald.quantisation.base import Quantised, by_target, check_pruner
 from prunewald.selection import as_rows
-from prunewald.weights import Part, accumulator
+from prunewald.util.tensors import accumulator
 
 _SHARES = 100  # clipping points that are tried for a scale
 

@@ -8,10 +8,11 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from prunewald.clusters import kmeans_1d
+from prunewald.model.slices import Part
 from prunewald.optimizers import forget_history_, group_of
 from prunewald.pruner import Pruner
 from prunewald.quantisation.base import Quantised, by_target, check_pruner
-from prunewald.weights import Part, dense
+from prunewald.util.tensors import dense
 
 
 class SharedValues(Quantised):

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from prunewald.checks import copied
+from prunewald.core.weights import NotYet
 from prunewald.pruner import Pruner
 from prunewald.report import Report
 from prunewald.strategies.checkpoint import Folder, State, as_report, check_rewind, restore_, set_, take
@@ -14,7 +15,6 @@ from prunewald.strategies.dropout import Dropouts
 from prunewald.strategies.inputs import check_functions, check_pruner, checked_levels, number, real
 from prunewald.util.files import FilePath
 from prunewald.util.registry import brief
-from prunewald.weights import NotYet
 
 Estimate: TypeAlias = Callable[[], Mapping[str, Tensor]]
 

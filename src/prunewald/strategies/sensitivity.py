@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from prunewald.checks import copied
+from prunewald.model.slices import Part
 from prunewald.pruner import Pruner
 from prunewald.strategies.inputs import check_functions, checked_levels
-from prunewald.weights import Part, zero_
+from prunewald.util.tensors import zero_
 
 LEVELS = (0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99)
 

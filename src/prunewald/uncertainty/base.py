@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.weights import Weight
+from prunewald.core.weights import Weight
 
 State: TypeAlias = dict[str, Any]  # tensors, numbers, and dicts and lists of them: it goes into state_dict() as it is
 

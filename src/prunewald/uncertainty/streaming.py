@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from prunewald.weights import accumulator, dense
+from prunewald.util.tensors import accumulator, dense
 
 _LOT = 1 << 26  # elements taken in together, on a GPU
 _PIECE = 1 << 18  # and on a CPU

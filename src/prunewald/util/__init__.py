@@ -1,1 +1,1 @@
-"""TODO."""
+"""What every layer needs and none is about: files, progress, registry, tensors."""

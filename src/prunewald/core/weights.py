@@ -1,38 +1,22 @@
-"""One prunable tensor: a part of a parameter, and what is known of it when it is scored."""
+"""What is known of the weights of a model when they are scored."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-Index: TypeAlias = Any  # whatever a tensor can be indexed with: int, slice, a tuple of them, a bool tensor
+from prunewald.util.tensors import accumulator, below_zero, pieces
+
 Group: TypeAlias = Literal["layer", "model", "part"]
 
 
 class NotYet(ValueError):
     """Nothing can be told of the weights now, but training on may help."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A named piece of one parameter, scored and pruned as one tensor: all of it, or a slice."""
-
-    name: str  # "fc1.weight", or "conv1.weight[2]"
-    param: str
-    index: Index = None
-
-    def take(self, tensor: Tensor) -> Tensor:
-        """This part of a tensor shaped like the parameter."""
-        return tensor if self.index is None else tensor[self.index]
-
-    def put_(self, tensor: Tensor, values: Tensor) -> None:
-        """Write this part of a tensor shaped like the parameter."""
-        tensor[... if self.index is None else self.index] = values
 
 
 @dataclass(frozen=True)
@@ -102,21 +86,6 @@ class WeightStats:
         return torch.where(self.frozen, below_zero(self.weight.abs().to(scores.dtype)), scores)
 
 
-def below_zero(magnitude: Tensor) -> Tensor:
-    """Map non-negative numbers to non-positive ones, strictly increasing: no two different inputs become a tie."""
-    ints = {torch.float32: torch.int32, torch.float64: torch.int64}[magnitude.dtype]
-    # Non-negative floats are ordered as their bits are, so mirroring the bits at the largest one is exact.
-    largest = torch.tensor(torch.finfo(magnitude.dtype).max, dtype=magnitude.dtype).view(ints)
-    return largest.to(magnitude.device).sub(magnitude.contiguous().view(ints)).view(magnitude.dtype).neg()
-
-
-def zero_(tensor: Tensor, alive: Tensor) -> None:
-    """Set a tensor to zero where it is not alive."""
-    # As a product of the bits: +0.0 even from -1 or NaN, and several times faster than masked_fill_.
-    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    tensor.detach().view(bits).mul_(alive)
-
-
 class Moments:
     """Count, mean and sum of squared deviations of many tensors, merged in double precision."""
 
@@ -144,18 +113,3 @@ class Moments:
                 "use relative_to='model', or relative_to=None for an absolute lambda"
             )
         return math.sqrt(self.m2 / (self.count - 1)) if self.count > 1 else 0.0
-
-
-def pieces(tensor: Tensor, size: int = 1 << 20) -> Iterator[Tensor]:
-    """Flat pieces of at most `size` elements, in order of position; views wherever the tensor is contiguous."""
-    return iter(tensor.detach().reshape(-1).split(size))
-
-
-def dense(grad: Tensor) -> Tensor:
-    """A gradient with all its entries: those of embeddings may be sparse."""
-    return grad.to_dense() if grad.is_sparse else grad
-
-
-def accumulator(tensor: Tensor) -> torch.dtype:
-    """The type to compute in: at least float32, since bf16 and fp16 cannot hold a sum of small differences."""
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

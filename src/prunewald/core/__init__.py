@@ -1,0 +1,1 @@
+"""The pure core, tensors in and tensors out: criteria, allocations, patterns, schedules, and the order of weights."""
