@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from prunewald.core.weights import Weight
 from prunewald.ensemble import SGD, Adam, AdamW, RMSprop, draws, train_many
-from prunewald.optimizers import mean_square_gradient
+from prunewald.model.optimizers import mean_square_gradient
 from prunewald.uncertainty import BatchMeans, Estimate, PseudoBootstrap, SecondMoment
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from prunewald.targets import find_parts
+from prunewald.model.targets import find_parts
 
 
 class Net(nn.Module):

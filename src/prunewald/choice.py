@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from prunewald.allocation import Allocation, Count
 from prunewald.checks import describe
 from prunewald.model.slices import Part
+from prunewald.model.targets import match
 from prunewald.patterns import Element, Pattern
 from prunewald.report import Report, Row
 from prunewald.scoring import Scorer
 from prunewald.selection import Ranked, Scores
-from prunewald.targets import match
 from prunewald.uncertainty import SecondMoment
 from prunewald.util.registry import brief, name_of
 

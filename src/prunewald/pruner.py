@@ -29,13 +29,13 @@ from prunewald.choice import Sparsity, by_part, keep_counts, reached, reported, 
 from prunewald.core.weights import NotYet, Weight
 from prunewald.criteria import Criterion, MagnitudeUncertainty, Wald
 from prunewald.holding import Holder
-from prunewald.optimizers import as_list, forget_, forget_history_, owned, step_taken
+from prunewald.model.optimizers import as_list, forget_, forget_history_, owned, step_taken
+from prunewald.model.targets import Target, find_parts
 from prunewald.patterns import Pattern
 from prunewald.report import Report
 from prunewald.schedules import Schedule
 from prunewald.scoring import Scorer, default_criterion
 from prunewald.significance import honest_label, z_thresholds
-from prunewald.targets import Target, find_parts
 from prunewald.uncertainty import Estimate, Online, SecondMoment
 from prunewald.util.registry import make, name_of
 from prunewald.util.tensors import accumulator

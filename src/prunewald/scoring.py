@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 
 from prunewald.core.weights import Group, Moments, Weight, WeightStats
 from prunewald.criteria import Criterion, Magnitude, MagnitudeUncertainty
+from prunewald.model.optimizers import keeps_mean_square
 from prunewald.model.slices import Part
-from prunewald.optimizers import keeps_mean_square
 from prunewald.patterns import Element, Pattern
 from prunewald.report import Row
 from prunewald.selection import Count, Ranked, Scores

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from prunewald.core.weights import WeightStats
 from prunewald.criteria import Statistic
-from prunewald.optimizers import step_taken
+from prunewald.model.optimizers import step_taken
 from prunewald.util.registry import criterion
 from prunewald.util.tensors import accumulator, dense
 

@@ -15,7 +15,7 @@ from prunewald.ensemble.models import seeded, tensors
 from prunewald.ensemble.result import Result
 from prunewald.ensemble.saving import Saves
 from prunewald.ensemble.swap import Swap
-from prunewald.optimizers import forget_, mean_square_gradient
+from prunewald.model.optimizers import forget_, mean_square_gradient
 from prunewald.uncertainty import Estimate, Online
 from prunewald.uncertainty.base import State
 from prunewald.util.tensors import zero_

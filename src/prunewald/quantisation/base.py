@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prunewald.choice import by_part
+from prunewald.model.optimizers import owned, with_closures
 from prunewald.model.slices import Part
-from prunewald.optimizers import owned, with_closures
 from prunewald.pruner import Pruner
 
 _quantised: WeakSet[Pruner] = WeakSet()

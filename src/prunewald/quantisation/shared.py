@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from prunewald.clusters import kmeans_1d
+from prunewald.model.optimizers import forget_history_, group_of
 from prunewald.model.slices import Part
-from prunewald.optimizers import forget_history_, group_of
 from prunewald.pruner import Pruner
 from prunewald.quantisation.base import Quantised, by_target, check_pruner
 from prunewald.util.tensors import dense

@@ -5,6 +5,7 @@ from typing import Any, Protocol, TypeVar, cast, overload
 
 from torch import Tensor, nn
 
+from prunewald.model.targets import find_parts
 from prunewald.report import Report
 from prunewald.storage import container, format0, index, reports
 from prunewald.storage.container import Contents, blaming, check_size
@@ -13,7 +14,6 @@ from prunewald.storage.options import Size, Values, chooser
 from prunewald.storage.positions import Positions
 from prunewald.storage.state import pack, same_bits, tied, unfit, unpack
 from prunewald.storage.streams import Codec
-from prunewald.targets import find_parts
 from prunewald.util.files import FilePath
 
 M = TypeVar("M", bound=nn.Module)

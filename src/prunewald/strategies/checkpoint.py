@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.checks import copied
-from prunewald.optimizers import as_list
+from prunewald.model.optimizers import as_list
 from prunewald.pruner import Pruner
 from prunewald.report import Report, Row
 from prunewald.util.files import FilePath, replacing

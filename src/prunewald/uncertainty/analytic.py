@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from prunewald.model.masking import Masks
 from prunewald.uncertainty.curvature import Batches, Problem, evaluating, pose
 from prunewald.uncertainty.likelihood import Loss
-from prunewald.uncertainty.living import Masks
 from prunewald.util.registry import uncertainty
 
 Inverse = Literal["inverse", "pseudo", "damped"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prunewald.core.weights import Weight
-from prunewald.optimizers import master, step_taken
+from prunewald.model.optimizers import master, step_taken
 from prunewald.uncertainty.base import Estimate, State
 from prunewald.uncertainty.streaming import collect_, merged, new_block, shift_to_
 from prunewald.util.registry import uncertainty

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, jvp, vmap
 from torch.nn import functional as F
 
+from prunewald.model.masking import Masks, living
 from prunewald.uncertainty.likelihood import Loss, counted, likelihood, negative_log_likelihood, output_factor
-from prunewald.uncertainty.living import Masks, living
 
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
 

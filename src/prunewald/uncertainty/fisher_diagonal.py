@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from prunewald.model.masking import Masks
 from prunewald.uncertainty.curvature import Batches, Problem, evaluating, pose
 from prunewald.uncertainty.likelihood import Loss
-from prunewald.uncertainty.living import Masks
 from prunewald.util.registry import uncertainty
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.baselines.inputs import squares_met
+from prunewald.model.masking import Masks, living
 from prunewald.uncertainty.curvature import EMPTY, Batches, evaluating
 from prunewald.uncertainty.likelihood import Loss
-from prunewald.uncertainty.living import Masks, living
 from prunewald.util.registry import uncertainty
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prunewald.core.weights import Weight
-from prunewald.optimizers import is_factored, keeps_mean_square, mean_square_gradient, step_taken
+from prunewald.model.optimizers import is_factored, keeps_mean_square, mean_square_gradient, step_taken
 from prunewald.selection import kth_smallest
 from prunewald.uncertainty.base import Estimate, State
 from prunewald.util.registry import uncertainty
