@@ -20,7 +20,7 @@ import zstandard
 from torch import Tensor, nn
 
 from benchmarks.bench import interleaved, parser, record
-from prunewald.clusters import kmeans_1d
+from prunewald.core.kmeans import kmeans_1d
 from prunewald.storage import inspect, load, save
 
 ZSTD, GZIP = 19, 9

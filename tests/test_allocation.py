@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prunewald.allocation import Erk, Global, Lamp, Layer, Row, apportion, lamp, layer_count
-from prunewald.selection import Ranked, Scores
+from prunewald.core.allocation import Erk, Global, Lamp, Layer, Row, apportion, lamp, layer_count
+from prunewald.core.ranking import Ranked, Scores
 
 shapes = st.lists(
     st.sampled_from([(1, 1), (3, 4), (10, 30), (64, 3), (5,), (8, 2, 3, 3), (40, 40), ()]), min_size=1, max_size=6

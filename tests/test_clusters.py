@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prunewald.clusters import kmeans_1d
+from prunewald.core.kmeans import kmeans_1d
 
 floats = st.floats(-1e6, 1e6, width=32)
 

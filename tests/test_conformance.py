@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.selection import Ranked
+from prunewald.core.ranking import Ranked
 from prunewald.util.registry import brief, make, name_of, parts, register
 from tests.training import SMALL
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import prunewald as pw
+from prunewald.core.patterns import Element
+from prunewald.core.ranking import Ranked
 from prunewald.core.weights import WeightStats
-from prunewald.patterns import Element
-from prunewald.selection import Ranked
 from prunewald.util.tensors import below_zero
 
 

@@ -104,13 +104,13 @@ def test_from_megabytes_to_kilobytes_in_five_lines(tmp_path, monkeypatch, one_th
 
 
 def test_the_five_lines_of_contributing_are_a_criterion(monkeypatch):
-    from prunewald import criteria
+    from prunewald.core import criteria
     from prunewald.util import registry
 
     known = {kind: dict(parts) for kind, parts in registry._parts.items()}
     monkeypatch.setattr(registry, "_parts", known)
     (block,) = blocks("CONTRIBUTING.md")
-    exec(block, vars(criteria) | {"__name__": "prunewald.criteria"})
+    exec(block, vars(criteria) | {"__name__": "prunewald.core.criteria"})
     model = Net()
     by_square, by_size = (pw.Pruner(copy.deepcopy(model), criterion=name) for name in ("squared", "magnitude"))
     by_square.prune(0.5)
@@ -138,7 +138,7 @@ def test_the_signatures_in_the_api_page_are_true():
 def test_doctests():
     import doctest
 
-    from prunewald import criteria
+    from prunewald.core import criteria
     from prunewald.statistics import learn_then_test
     from prunewald.statistics import wald as inference
 

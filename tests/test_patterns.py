@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from prunewald.core.patterns import Block, Element, Filter, KeepNOfM
+from prunewald.core.ranking import Ranked
 from prunewald.core.weights import WeightStats
-from prunewald.patterns import Block, Element, Filter, KeepNOfM
-from prunewald.selection import Ranked
 
 # Few values, all of them sums of powers of two: ties are the rule, and every sum of squares is exact.
 LOWEST = torch.finfo(torch.float32).min
@@ -269,7 +269,7 @@ def test_groups_are_summed_in_chunks(monkeypatch):
     score = torch.rand(12, 16, generator=torch.Generator().manual_seed(0))
     given_ = Ranked(score, score, score < 0.5)
     whole = [part(given_, 100) for part in (Block(), Filter(), Filter(1))]
-    monkeypatch.setattr("prunewald.patterns._CHUNK", 40)
+    monkeypatch.setattr("prunewald.core.patterns._CHUNK", 40)
     for mask, part in zip(whole, (Block(), Filter(), Filter(1)), strict=True):
         assert torch.equal(part(given_, 100), mask)
 

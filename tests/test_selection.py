@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from prunewald.patterns import Element
-from prunewald.selection import (
+from prunewald.core.patterns import Element
+from prunewald.core.ranking import (
     Ranked,
     Scores,
     Sketch,
@@ -128,7 +128,7 @@ def test_rows_are_sorted_in_chunks(monkeypatch):
     score = torch.rand(7, 2, 5, generator=torch.Generator().manual_seed(0))
     counts = torch.tensor([0, 3, 10, 1, 2, 9, 4])
     whole = smallest_by_row(Ranked(score, score), counts)
-    monkeypatch.setattr("prunewald.selection._SORTED", 20)
+    monkeypatch.setattr("prunewald.core.ranking._SORTED", 20)
     assert torch.equal(smallest_by_row(Ranked(score, score), counts), whole)
     assert torch.equal(whole.flatten(1).sum(1), counts)
 

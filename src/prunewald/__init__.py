@@ -1,12 +1,12 @@
 """prunewald: prune neural networks by magnitude and uncertainty."""
 
 from prunewald import baselines, companions, masks
+from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Random, Wald, tau
+from prunewald.core.patterns import Block, Element, Filter, KeepNOfM
+from prunewald.core.schedules import Cubic, Stairs
 from prunewald.core.weights import WeightStats
-from prunewald.criteria import Magnitude, MagnitudeUncertainty, Random, Wald, tau
-from prunewald.patterns import Block, Element, Filter, KeepNOfM
 from prunewald.pruner import Pruner
 from prunewald.report import Report
-from prunewald.schedules import Cubic, Stairs
 from prunewald.statistics import wald as inference
 from prunewald.statistics.wald import agreement, wald_test
 from prunewald.storage import PackedFileError, load, save

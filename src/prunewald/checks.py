@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prunewald.core.patterns import Element
 from prunewald.core.weights import NotYet, Weight
-from prunewald.patterns import Element
 from prunewald.uncertainty import BatchMeans, Estimate, PseudoBootstrap
 from prunewald.uncertainty.analytic import Sigmas
 from prunewald.util.registry import brief

@@ -7,14 +7,14 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from prunewald.allocation import Allocation, Count
 from prunewald.checks import describe
+from prunewald.core.allocation import Allocation, Count
+from prunewald.core.patterns import Element, Pattern
+from prunewald.core.ranking import Ranked, Scores
 from prunewald.model.slices import Part
 from prunewald.model.targets import match
-from prunewald.patterns import Element, Pattern
 from prunewald.report import Report, Row
 from prunewald.scoring import Scorer
-from prunewald.selection import Ranked, Scores
 from prunewald.uncertainty import SecondMoment
 from prunewald.util.registry import brief, name_of
 

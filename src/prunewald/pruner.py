@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.allocation import Allocation
 from prunewald.checks import (
     check_masks,
     check_moved,
@@ -26,14 +25,15 @@ from prunewald.checks import (
     least_steps,
 )
 from prunewald.choice import Sparsity, by_part, keep_counts, reached, reported, select, unreached
+from prunewald.core.allocation import Allocation
+from prunewald.core.criteria import Criterion, MagnitudeUncertainty, Wald
+from prunewald.core.patterns import Pattern
+from prunewald.core.schedules import Schedule
 from prunewald.core.weights import NotYet, Weight
-from prunewald.criteria import Criterion, MagnitudeUncertainty, Wald
 from prunewald.holding import Holder
 from prunewald.model.optimizers import as_list, forget_, forget_history_, owned, step_taken
 from prunewald.model.targets import Target, find_parts
-from prunewald.patterns import Pattern
 from prunewald.report import Report
-from prunewald.schedules import Schedule
 from prunewald.scoring import Scorer, default_criterion
 from prunewald.significance import honest_label, z_thresholds
 from prunewald.uncertainty import Estimate, Online, SecondMoment

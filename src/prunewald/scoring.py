@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from prunewald.core.criteria import Criterion, Magnitude, MagnitudeUncertainty
+from prunewald.core.patterns import Element, Pattern
+from prunewald.core.ranking import Count, Ranked, Scores
 from prunewald.core.weights import Group, Moments, Weight, WeightStats
-from prunewald.criteria import Criterion, Magnitude, MagnitudeUncertainty
 from prunewald.model.optimizers import keeps_mean_square
 from prunewald.model.slices import Part
-from prunewald.patterns import Element, Pattern
 from prunewald.report import Row
-from prunewald.selection import Count, Ranked, Scores
 from prunewald.statistics.wald import rank_correlation
 from prunewald.uncertainty import Estimate
 from prunewald.util.tensors import accumulator, dense

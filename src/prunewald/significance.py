@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from prunewald.selection import Scores
+from prunewald.core.ranking import Scores
 from prunewald.statistics.wald import critical_value, discoveries, p_value
 from prunewald.uncertainty.analytic import Sigmas
 

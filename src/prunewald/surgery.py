@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from prunewald.allocation import Allocation
 from prunewald.checks import check_masks, check_request, copied
 from prunewald.choice import Sparsity, by_part, keep_counts
+from prunewald.core.allocation import Allocation
+from prunewald.core.criteria import Criterion
+from prunewald.core.patterns import Element
+from prunewald.core.ranking import Count, Ranked, Scores, as_rows
+from prunewald.core.schedules import check_whole
 from prunewald.core.weights import NotYet, Weight
-from prunewald.criteria import Criterion
 from prunewald.model.optimizers import forget_history_, with_closures
 from prunewald.model.targets import Target
-from prunewald.patterns import Element
 from prunewald.pruner import Pruner
 from prunewald.report import Report
-from prunewald.schedules import check_whole
-from prunewald.selection import Count, Ranked, Scores, as_rows
 from prunewald.uncertainty import Online
 
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.checks import check_state, copied
+from prunewald.core.criteria import Statistic
 from prunewald.core.weights import NotYet, Weight
-from prunewald.criteria import Statistic
 from prunewald.uncertainty import Estimate, Online, SecondMoment
 
 

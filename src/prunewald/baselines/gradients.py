@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from prunewald.core.criteria import Statistic
 from prunewald.core.weights import WeightStats
-from prunewald.criteria import Statistic
 from prunewald.model.optimizers import step_taken
 from prunewald.util.registry import criterion
 from prunewald.util.tensors import accumulator, dense

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.optim import Optimizer
 
+from prunewald.core.criteria import Statistic
 from prunewald.core.weights import WeightStats
-from prunewald.criteria import Statistic
 from prunewald.util.registry import criterion
 from prunewald.util.tensors import accumulator
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from prunewald.checks import copied
+from prunewald.core.ranking import as_rows
 from prunewald.model.slices import Part
 from prunewald.pruner import Pruner
 from prunewald.quantisation.base import Quantised, by_target, check_pruner
-from prunewald.selection import as_rows
 from prunewald.util.tensors import accumulator
 
 _SHARES = 100  # clipping points that are tried for a scale

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-from prunewald.clusters import kmeans_1d
+from prunewald.core.kmeans import kmeans_1d
 from prunewald.model.optimizers import forget_history_, group_of
 from prunewald.model.slices import Part
 from prunewald.pruner import Pruner

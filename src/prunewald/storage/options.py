@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from prunewald.clusters import MAX_SIZE
+from prunewald.core.kmeans import MAX_SIZE
 from prunewald.storage import ans, positions, streams
 from prunewald.storage.positions import Positions
 from prunewald.storage.streams import Codec

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prunewald.clusters import MAX_SIZE, kmeans_1d
+from prunewald.core.kmeans import MAX_SIZE, kmeans_1d
 from prunewald.storage import streams
 from prunewald.storage.index import DTYPE_NAMES, DTYPES
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from prunewald.core.schedules import check_levels
 from prunewald.pruner import Pruner
-from prunewald.schedules import check_levels
 
 
 def check_pruner(pruner: object) -> None:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from prunewald.core.ranking import kth_smallest
 from prunewald.core.weights import Weight
 from prunewald.model.optimizers import is_factored, keeps_mean_square, mean_square_gradient, step_taken
-from prunewald.selection import kth_smallest
 from prunewald.uncertainty.base import Estimate, State
 from prunewald.util.registry import uncertainty
 from prunewald.util.tensors import accumulator, dense, pieces

@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from prunewald.selection import Count as Count
-from prunewald.selection import Ranked, Scores, Sketch, ascending, counts_below, counts_below_sorted
+from prunewald.core.ranking import Count as Count
+from prunewald.core.ranking import Ranked, Scores, Sketch, ascending, counts_below, counts_below_sorted
 from prunewald.util.registry import allocation
 
 

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from prunewald.selection import Count, Ranked, as_rows, smallest, smallest_by_row
+from prunewald.core.ranking import Count, Ranked, as_rows, smallest, smallest_by_row
 from prunewald.util.registry import pattern
 
 GroupScore: TypeAlias = Literal["wald", "mean", "l1"]
