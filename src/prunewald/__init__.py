@@ -6,7 +6,7 @@ from prunewald.core.patterns import Block, Element, Filter, KeepNOfM
 from prunewald.core.schedules import Cubic, Stairs
 from prunewald.core.weights import WeightStats
 from prunewald.pruner import Pruner
-from prunewald.report import Report
+from prunewald.pruning.report import Report
 from prunewald.statistics import wald as inference
 from prunewald.statistics.wald import agreement, wald_test
 from prunewald.storage import PackedFileError, load, save

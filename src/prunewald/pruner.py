@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.checks import (
+from prunewald.core.allocation import Allocation
+from prunewald.core.criteria import Criterion, MagnitudeUncertainty, Wald
+from prunewald.core.patterns import Pattern
+from prunewald.core.schedules import Schedule
+from prunewald.core.weights import NotYet, Weight
+from prunewald.model.optimizers import as_list, forget_, forget_history_, owned, step_taken
+from prunewald.model.targets import Target, find_parts
+from prunewald.pruning.checks import (
     check_masks,
     check_moved,
     check_online,
@@ -24,22 +31,15 @@ from prunewald.checks import (
     describe,
     least_steps,
 )
-from prunewald.choice import Sparsity, by_part, keep_counts, reached, reported, select, unreached
-from prunewald.core.allocation import Allocation
-from prunewald.core.criteria import Criterion, MagnitudeUncertainty, Wald
-from prunewald.core.patterns import Pattern
-from prunewald.core.schedules import Schedule
-from prunewald.core.weights import NotYet, Weight
-from prunewald.holding import Holder
-from prunewald.model.optimizers import as_list, forget_, forget_history_, owned, step_taken
-from prunewald.model.targets import Target, find_parts
-from prunewald.report import Report
-from prunewald.scoring import Scorer, default_criterion
-from prunewald.significance import honest_label, z_thresholds
+from prunewald.pruning.holding import Holder
+from prunewald.pruning.report import Report
+from prunewald.pruning.scoring import Scorer, default_criterion
+from prunewald.pruning.selecting import Sparsity, by_part, keep_counts, reached, reported, select, unreached
+from prunewald.pruning.significance import honest_label, z_thresholds
+from prunewald.pruning.watching import Watcher
 from prunewald.uncertainty import Estimate, Online, SecondMoment
 from prunewald.util.registry import make, name_of
 from prunewald.util.tensors import accumulator
-from prunewald.watching import Watcher
 
 
 class Pruner:

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from prunewald.checks import check_masks, check_request, copied
-from prunewald.choice import Sparsity, by_part, keep_counts
 from prunewald.core.allocation import Allocation
 from prunewald.core.criteria import Criterion
 from prunewald.core.patterns import Element
@@ -23,7 +21,9 @@ from prunewald.core.weights import NotYet, Weight
 from prunewald.model.optimizers import forget_history_, with_closures
 from prunewald.model.targets import Target
 from prunewald.pruner import Pruner
-from prunewald.report import Report
+from prunewald.pruning.checks import check_masks, check_request, copied
+from prunewald.pruning.report import Report
+from prunewald.pruning.selecting import Sparsity, by_part, keep_counts
 from prunewald.uncertainty import Online
 
 

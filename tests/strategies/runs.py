@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import prunewald as pw
-from prunewald.checks import copied
+from prunewald.pruning.checks import copied
 from prunewald.statistics.learn_then_test import hoeffding_bentkus
 
 LEVELS = (0.3, 0.5, 0.7, 0.8)

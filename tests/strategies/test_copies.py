@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import prunewald as pw
-from prunewald.checks import copied
+from prunewald.pruning.checks import copied
 from prunewald.strategies import BudgetError
 from tests.resuming import same
 from tests.strategies.helpers import LEVELS

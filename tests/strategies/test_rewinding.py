@@ -3,7 +3,7 @@ import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import prunewald as pw
-from prunewald.checks import copied
+from prunewald.pruning.checks import copied
 from tests.strategies.helpers import LEVELS, adam, trained
 from tests.strategies.runs import Work
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import prunewald as pw
-from prunewald.checks import copied
+from prunewald.pruning.checks import copied
 from prunewald.strategies import BudgetError
 from tests.resuming import same
 from tests.strategies.runs import Work

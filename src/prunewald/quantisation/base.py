@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.choice import by_part
 from prunewald.model.optimizers import owned, with_closures
 from prunewald.model.slices import Part
 from prunewald.pruner import Pruner
+from prunewald.pruning.selecting import by_part
 
 _quantised: WeakSet[Pruner] = WeakSet()
 

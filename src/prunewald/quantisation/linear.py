@@ -6,10 +6,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from prunewald.checks import copied
 from prunewald.core.ranking import as_rows
 from prunewald.model.slices import Part
 from prunewald.pruner import Pruner
+from prunewald.pruning.checks import copied
 from prunewald.quantisation.base import Quantised, by_target, check_pruner
 from prunewald.util.tensors import accumulator
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
-from prunewald.report import Report
+from prunewald.pruning.report import Report
 from prunewald.storage import container, format0, index, mask_file, positions, reports, tensors
 from prunewald.storage.container import Contents, blaming, check_size
 from prunewald.storage.index import Entry, Packed, compact

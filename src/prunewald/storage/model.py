@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar, cast, overload
 from torch import Tensor, nn
 
 from prunewald.model.targets import find_parts
-from prunewald.report import Report
+from prunewald.pruning.report import Report
 from prunewald.storage import container, format0, index, reports
 from prunewald.storage.container import Contents, blaming, check_size
 from prunewald.storage.index import DTYPES, Entry

@@ -4,7 +4,7 @@ import math
 from dataclasses import fields
 from typing import Any, cast
 
-from prunewald.report import Report, Row
+from prunewald.pruning.report import Report, Row
 from prunewald.storage.index import is_count
 
 _SETTINGS = {field.name for field in fields(Report) if field.type is str}

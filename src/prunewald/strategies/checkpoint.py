@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.checks import copied
 from prunewald.model.optimizers import as_list
 from prunewald.pruner import Pruner
-from prunewald.report import Report, Row
+from prunewald.pruning.checks import copied
+from prunewald.pruning.report import Report, Row
 from prunewald.util.files import FilePath, replacing
 
 State = dict[str, Any]

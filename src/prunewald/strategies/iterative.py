@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from prunewald.checks import copied
 from prunewald.core.weights import NotYet
 from prunewald.pruner import Pruner
-from prunewald.report import Report
+from prunewald.pruning.checks import copied
+from prunewald.pruning.report import Report
 from prunewald.strategies.checkpoint import Folder, State, as_report, check_rewind, restore_, set_, take
 from prunewald.strategies.dropout import Dropouts
 from prunewald.strategies.inputs import check_functions, check_pruner, checked_levels, number, real

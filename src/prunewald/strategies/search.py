@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from prunewald.core.weights import NotYet
 from prunewald.pruner import Pruner
-from prunewald.report import Report
+from prunewald.pruning.report import Report
 from prunewald.strategies.checkpoint import Folder, State, restore_, take
 from prunewald.strategies.inputs import check_functions, check_pruner, checked_levels, number, real
 from prunewald.strategies.iterative import Estimate, Round, plan, prune

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from prunewald.checks import copied
 from prunewald.model.slices import Part
 from prunewald.pruner import Pruner
+from prunewald.pruning.checks import copied
 from prunewald.strategies.inputs import check_functions, checked_levels
 from prunewald.util.tensors import zero_
 

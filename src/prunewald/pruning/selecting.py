@@ -7,14 +7,14 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from prunewald.checks import describe
 from prunewald.core.allocation import Allocation, Count
 from prunewald.core.patterns import Element, Pattern
 from prunewald.core.ranking import Ranked, Scores
 from prunewald.model.slices import Part
 from prunewald.model.targets import match
-from prunewald.report import Report, Row
-from prunewald.scoring import Scorer
+from prunewald.pruning.checks import describe
+from prunewald.pruning.report import Report, Row
+from prunewald.pruning.scoring import Scorer
 from prunewald.uncertainty import SecondMoment
 from prunewald.util.registry import brief, name_of
 

@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.checks import check_state, copied
 from prunewald.core.criteria import Statistic
 from prunewald.core.weights import NotYet, Weight
+from prunewald.pruning.checks import check_state, copied
 from prunewald.uncertainty import Estimate, Online, SecondMoment
 
 

@@ -13,7 +13,7 @@ from prunewald.core.ranking import Count, Ranked, Scores
 from prunewald.core.weights import Group, Moments, Weight, WeightStats
 from prunewald.model.optimizers import keeps_mean_square
 from prunewald.model.slices import Part
-from prunewald.report import Row
+from prunewald.pruning.report import Row
 from prunewald.statistics.wald import rank_correlation
 from prunewald.uncertainty import Estimate
 from prunewald.util.tensors import accumulator, dense
