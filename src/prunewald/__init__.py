@@ -19,7 +19,7 @@ from prunewald.strategies import (
     rounds,
     sensitivity,
 )
-from prunewald.surgery import Surgery
+from prunewald.strategies.surgery import Surgery
 from prunewald.uncertainty import (
     BatchMeans,
     Bootstrap,

@@ -1,1 +1,1 @@
-"""TODO."""
+"""One pruning, from the request to weights that stay at zero."""
