@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.strategies.sensitivity import LEVELS
+from prunewald.strategies.scan import LEVELS
 from tests.resuming import same
 from tests.strategies.runs import Work
 

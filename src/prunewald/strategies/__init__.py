@@ -2,9 +2,9 @@
 
 from prunewald.strategies.checkpoint import Checkpoint
 from prunewald.strategies.guarantee import certify_sparsity
-from prunewald.strategies.iterative import Round, iterative, rounds
+from prunewald.strategies.rounds import Round, iterative, rounds
+from prunewald.strategies.scan import Sensitivity, sensitivity
 from prunewald.strategies.search import BudgetError, Candidate, Search, find_sparsity
-from prunewald.strategies.sensitivity import Sensitivity, sensitivity
 
 __all__ = [
     "BudgetError",

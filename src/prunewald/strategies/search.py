@@ -9,8 +9,8 @@ from prunewald.core.weights import NotYet
 from prunewald.pruner import Pruner
 from prunewald.pruning.report import Report
 from prunewald.strategies.checkpoint import Folder, State, restore_, take
-from prunewald.strategies.inputs import check_functions, check_pruner, checked_levels, number, real
-from prunewald.strategies.iterative import Estimate, Round, plan, prune
+from prunewald.strategies.checks import check_functions, check_pruner, checked_levels, number, real
+from prunewald.strategies.rounds import Estimate, Round, plan, prune
 from prunewald.util.files import FilePath
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)

@@ -11,8 +11,8 @@ from prunewald.pruner import Pruner
 from prunewald.pruning.checks import copied
 from prunewald.pruning.report import Report
 from prunewald.strategies.checkpoint import Folder, State, as_report, check_rewind, restore_, set_, take
+from prunewald.strategies.checks import check_functions, check_pruner, checked_levels, number, real
 from prunewald.strategies.dropout import Dropouts
-from prunewald.strategies.inputs import check_functions, check_pruner, checked_levels, number, real
 from prunewald.util.files import FilePath
 from prunewald.util.registry import brief
 

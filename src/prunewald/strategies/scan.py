@@ -8,7 +8,7 @@ from torch import Tensor
 from prunewald.model.slices import Part
 from prunewald.pruner import Pruner
 from prunewald.pruning.checks import copied
-from prunewald.strategies.inputs import check_functions, checked_levels
+from prunewald.strategies.checks import check_functions, checked_levels
 from prunewald.util.tensors import zero_
 
 LEVELS = (0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99)
