@@ -196,7 +196,7 @@ def test_what_cannot_be_told_from_others_is_refused(tmp_path):
 def test_it_goes_on_in_the_way_it_was_begun(how, tmp_path, monkeypatch):
     killed_after(2, monkeypatch, tmp_path, how=how)
     for name in ("why_alone", "faster_alone"):
-        monkeypatch.setattr(f"prunewald.ensemble.choose.{name}", lambda *given: "as a clock may say" * (how == "vmap"))
+        monkeypatch.setattr(f"prunewald.ensemble.trial.{name}", lambda *given: "as a clock may say" * (how == "vmap"))
     assert same(many(tmp_path), many(None, how=how))
 
 

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
 
-from prunewald.ensemble import SGD, RMSprop, choose, draws, train, train_many
+from prunewald.ensemble import SGD, RMSprop, draws, train, train_many
+from prunewald.ensemble import trial as choose
 from prunewald.ensemble.swap import Swap
 from prunewald.ensemble.together import Together
 from prunewald.uncertainty import PseudoBootstrap

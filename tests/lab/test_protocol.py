@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import prunewald as pw
 from prunewald.ensemble import saving
 from prunewald.ensemble.draws import order
-from prunewald.ensemble.models import build
+from prunewald.ensemble.replicas import build
 from prunewald.ensemble.trainer import Alone
 from prunewald.lab.data import Raw, split
 from prunewald.lab.models import Mlp, PaperCnn

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from prunewald.ensemble.chunks import in_chunks, memory
 from prunewald.ensemble.job import Table, check_rows
-from prunewald.ensemble.models import Make, build, separate, tensors
+from prunewald.ensemble.replicas import Make, build, separate, tensors
 from prunewald.ensemble.swap import Swap
 from prunewald.util.progress import note
 

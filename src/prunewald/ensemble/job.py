@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.ensemble import draws
-from prunewald.ensemble.models import Make, build, tensors, train_
 from prunewald.ensemble.recipes import Recipe
+from prunewald.ensemble.replicas import Make, build, tensors, train_
 from prunewald.uncertainty import Online
 from prunewald.util.tensors import zero_
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from prunewald.ensemble import carry, evaluation
 from prunewald.ensemble.evaluation import Metric, Options, correct
 from prunewald.ensemble.job import Table
-from prunewald.ensemble.models import Make, build, tensors
+from prunewald.ensemble.replicas import Make, build, tensors
 from prunewald.uncertainty import Estimate
 
 

@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prunewald.ensemble import carry, choose, cluster
+from prunewald.ensemble import carry
+from prunewald.ensemble import ray_tasks as cluster
+from prunewald.ensemble import trial as choose
 from prunewald.ensemble.chunks import in_chunks, memory
 from prunewald.ensemble.job import Job, Loss, Start, check_rows, masks_of, resolved
-from prunewald.ensemble.models import Make, separate
 from prunewald.ensemble.recipes import Recipe, RMSprop
+from prunewald.ensemble.replicas import Make, separate
 from prunewald.ensemble.result import Result, joined
 from prunewald.ensemble.saving import Folder
 from prunewald.ensemble.together import Together

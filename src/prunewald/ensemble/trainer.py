@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from prunewald.ensemble import carry, draws, estimates
 from prunewald.ensemble.estimates import Estimates
 from prunewald.ensemble.job import Job, Table, initial, ready_model
-from prunewald.ensemble.models import seeded, tensors
+from prunewald.ensemble.replicas import seeded, tensors
 from prunewald.ensemble.result import Result
 from prunewald.ensemble.saving import Saves
 from prunewald.ensemble.swap import Swap

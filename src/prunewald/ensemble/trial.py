@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from prunewald.ensemble.job import Job
-from prunewald.ensemble.models import seeded
+from prunewald.ensemble.replicas import seeded
 from prunewald.ensemble.together import Together
 from prunewald.ensemble.trainer import Alone, Trainer
 
