@@ -16,9 +16,10 @@ from prunewald.lab.demo import Demo, farewell, run
 from prunewald.lab.records import ResultsError
 from prunewald.lab.reproduce import Machine, MachineError, describe, needs, pages, reproduce
 from prunewald.lab.settings import EXPERIMENTS, Settings, SettingsError, read_toml, settings
-from prunewald.storage import checkpoints, inspect
+from prunewald.storage import dense as checkpoints
+from prunewald.storage import inspect
+from prunewald.storage.codes.streams import Codec
 from prunewald.storage.positions import Positions
-from prunewald.storage.streams import Codec
 from prunewald.storage.values import LOSSY
 
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from prunewald.storage import ans, huffman, load, save, streams
+from prunewald.storage import load, save
+from prunewald.storage.codes import ans, huffman, streams
 
 from .helpers import holding
 

@@ -18,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from prunewald.storage import PackedFileError, ans, huffman, load, mask_file, positions, save, streams
+from prunewald.storage import PackedFileError, load, mask_file, positions, save
+from prunewald.storage.codes import ans, huffman, streams
 from prunewald.storage.container import Contents, blaming, check_size, read
 from prunewald.storage.index import DTYPES
-from prunewald.storage.model import joined, parse
+from prunewald.storage.packed import joined, parse
 
 from .helpers import allocating, holding, identical, pruner
 

@@ -2,6 +2,6 @@
 
 from prunewald.storage.container import PackedFileError
 from prunewald.storage.inspection import Inspection, inspect
-from prunewald.storage.model import load, save
+from prunewald.storage.packed import load, save
 
 __all__ = ["Inspection", "PackedFileError", "inspect", "load", "save"]

@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from prunewald.pruning.report import Report
-from prunewald.storage import container, format0, index, mask_file, positions, reports, tensors
+from prunewald.storage import container, format0, index, mask_file, positions
+from prunewald.storage import report_json as reports
+from prunewald.storage import sections as tensors
 from prunewald.storage.container import Contents, blaming, check_size
 from prunewald.storage.index import Entry, Packed, compact
-from prunewald.storage.model import joined, parse
+from prunewald.storage.packed import joined, parse
 from prunewald.util.files import FilePath
 
 

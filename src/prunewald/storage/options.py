@@ -5,10 +5,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from prunewald.core.kmeans import MAX_SIZE
-from prunewald.storage import ans, positions, streams
+from prunewald.storage import positions
+from prunewald.storage.codes import ans, streams
+from prunewald.storage.codes.streams import Codec
 from prunewald.storage.positions import Positions
-from prunewald.storage.streams import Codec
-from prunewald.storage.tensors import How
+from prunewald.storage.sections import How
 from prunewald.storage.values import LOSSY
 
 Values = str | None | Mapping[str, str | None]

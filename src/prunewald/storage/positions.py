@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from prunewald.storage import streams
+from prunewald.storage.codes import streams
 
 Positions = Literal["auto", "gaps", "ans", "bits"]
 Mask = NDArray[np.bool_]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from prunewald.storage import tensors
+from prunewald.storage import sections as tensors
 from prunewald.storage.index import DTYPE_NAMES, Entry
 from prunewald.storage.options import Chooser
 from prunewald.storage.values import as_bits

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prunewald.core.kmeans import MAX_SIZE, kmeans_1d
-from prunewald.storage import streams
+from prunewald.storage.codes import streams
 from prunewald.storage.index import DTYPE_NAMES, DTYPES
 
 Bytes = NDArray[np.uint8]

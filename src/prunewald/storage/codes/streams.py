@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from prunewald.storage import ans, huffman
+from prunewald.storage.codes import ans, huffman
 
 Codec = Literal["auto", "huffman", "ans", "raw"]
 Bytes = NDArray[np.uint8]

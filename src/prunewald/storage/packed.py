@@ -7,13 +7,14 @@ from torch import Tensor, nn
 
 from prunewald.model.targets import find_parts
 from prunewald.pruning.report import Report
-from prunewald.storage import container, format0, index, reports
+from prunewald.storage import container, format0, index
+from prunewald.storage import report_json as reports
+from prunewald.storage.codes.streams import Codec
 from prunewald.storage.container import Contents, blaming, check_size
 from prunewald.storage.index import DTYPES, Entry
 from prunewald.storage.options import Size, Values, chooser
 from prunewald.storage.positions import Positions
 from prunewald.storage.state import pack, same_bits, tied, unfit, unpack
-from prunewald.storage.streams import Codec
 from prunewald.util.files import FilePath
 
 M = TypeVar("M", bound=nn.Module)

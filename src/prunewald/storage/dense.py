@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from prunewald.storage import container
+from prunewald.storage.codes.streams import Codec
 from prunewald.storage.inspection import Inspection, inspect
-from prunewald.storage.model import load, save_state
 from prunewald.storage.options import Size, Values
+from prunewald.storage.packed import load, save_state
 from prunewald.storage.positions import Positions
-from prunewald.storage.streams import Codec
 from prunewald.util.files import FilePath, replacing
 
 _WRAPPERS = ("state_dict", "model")

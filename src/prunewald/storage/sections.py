@@ -7,7 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prunewald.storage import positions, streams, values
+from prunewald.storage import positions, values
+from prunewald.storage.codes import streams
 from prunewald.storage.index import DTYPE_NAMES, DTYPES, Entry, Packed
 from prunewald.storage.values import as_bits, from_bits
 

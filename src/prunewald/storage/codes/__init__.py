@@ -1,0 +1,1 @@
+"""Entropy codes: a sequence of small numbers as bytes."""
