@@ -19,8 +19,8 @@ from torch import Tensor, nn
 import prunewald as pw
 from benchmarks.bench import parser, record
 from prunewald.companions import distillation_loss
+from prunewald.lab.architectures import Mlp
 from prunewald.lab.data import load, split
-from prunewald.lab.models import Mlp
 from prunewald.quantisation import SharedValues
 from prunewald.statistics.paired import paired
 from prunewald.util.files import replacing

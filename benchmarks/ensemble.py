@@ -13,7 +13,7 @@ from benchmarks.bench import interleaved, parser, record, wait
 from prunewald.ensemble import RMSprop, train_many
 from prunewald.ensemble.job import Job
 from prunewald.ensemble.together import Together
-from prunewald.lab.models import PaperCnn
+from prunewald.lab.architectures import PaperCnn
 
 BATCH, ROWS, LR = 128, 5400, 1e-3
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 import prunewald as pw
 from benchmarks.bench import parser, record
+from prunewald.lab.architectures import PaperCnn
 from prunewald.lab.data import fashion_mnist
-from prunewald.lab.models import PaperCnn
 from prunewald.lab.train import accuracy, steps, train
 from prunewald.uncertainty import Bootstrap, Online
 from prunewald.uncertainty.analytic import parts

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.lab.models import Mlp
+from prunewald.lab.architectures import Mlp
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

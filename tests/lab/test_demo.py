@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import prunewald as pw
+from prunewald.lab.architectures import PaperCnn
 from prunewald.lab.data import fashion_mnist
 from prunewald.lab.demo import Demo, DemoResult, farewell, run
-from prunewald.lab.models import PaperCnn
 from prunewald.lab.train import accuracy
 from prunewald.lab.trial import METHODS, MOMENT, ticks
 

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from prunewald.lab.models import Mlp, PaperCnn, SmallAlexNet, Vgg11
+from prunewald.lab.architectures import Mlp, PaperCnn, SmallAlexNet, Vgg11
 
 SMALL = [(PaperCnn, (1, 28, 28)), (SmallAlexNet, (3, 32, 32)), (Mlp, (1, 28, 28))]
 ALL = [*SMALL, (lambda dropout=0.5: Vgg11(7, side=32, dropout=dropout), (3, 32, 32))]

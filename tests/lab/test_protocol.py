@@ -16,8 +16,8 @@ from prunewald.ensemble import saving
 from prunewald.ensemble.draws import order
 from prunewald.ensemble.replicas import build
 from prunewald.ensemble.trainer import Alone
+from prunewald.lab.architectures import Mlp, PaperCnn
 from prunewald.lab.data import Raw, split
-from prunewald.lab.models import Mlp, PaperCnn
 from prunewald.lab.protocol import Over
 from prunewald.lab.records import Key, Record, ResultsError, read_folder
 from prunewald.lab.settings import Settings

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.lab.rows import choose, parse, prepared, rows_of
+from prunewald.lab.methods import choose, parse, prepared, rows_of
 from prunewald.lab.settings import SettingsError, settings
 
 

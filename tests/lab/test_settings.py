@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from prunewald.lab.rows import rows_of
+from prunewald.lab.methods import rows_of
 from prunewald.lab.settings import EXPERIMENTS, LEVELS, PAPER, Settings, SettingsError, read_toml, settings
 
 

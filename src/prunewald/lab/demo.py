@@ -16,8 +16,8 @@ import torch
 
 import prunewald as pw
 from prunewald.figures import Marks, accuracy_drop, write
+from prunewald.lab.architectures import PaperCnn
 from prunewald.lab.data import fashion_mnist
-from prunewald.lab.models import PaperCnn
 from prunewald.lab.pool import Tick, cpus, each
 from prunewald.lab.table import rows, table
 from prunewald.lab.train import accuracy

@@ -14,8 +14,8 @@ from prunewald.ensemble import Result, RMSprop, train_many
 from prunewald.ensemble.chunks import memory
 from prunewald.ensemble.evaluation import accuracies
 from prunewald.ensemble.replicas import build, tensors
+from prunewald.lab.architectures import Mlp, PaperCnn, SmallAlexNet, Vgg11
 from prunewald.lab.data import Raw, split
-from prunewald.lab.models import Mlp, PaperCnn, SmallAlexNet, Vgg11
 from prunewald.lab.settings import Settings
 
 Table = dict[str, Tensor]

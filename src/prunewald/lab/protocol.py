@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from prunewald.ensemble import Result
 from prunewald.ensemble.result import joined
 from prunewald.lab.cache import Cache
+from prunewald.lab.methods import CONTROL, SIGMAS, Row, choose, parse, prepared, rows_of
 from prunewald.lab.networks import COLLECTED, Networks, Table
 from prunewald.lab.records import Key, Record, Results, ResultsError
-from prunewald.lab.rows import CONTROL, SIGMAS, Row, choose, parse, prepared, rows_of
 
 T = TypeVar("T")
 _PIECE = 120.0  # seconds of a piece

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from prunewald.lab.rows import parse
+from prunewald.lab.methods import parse
 from prunewald.lab.settings import EXPERIMENTS, Settings
 from prunewald.util.files import replacing
 

@@ -20,11 +20,11 @@ from prunewald.figures import write
 from prunewald.lab import summary
 from prunewald.lab.cache import Cache
 from prunewald.lab.data import Raw, load
+from prunewald.lab.methods import rows_of
 from prunewald.lab.networks import Networks
 from prunewald.lab.pool import Tick, cpus, each
 from prunewald.lab.protocol import Over, Protocol
 from prunewald.lab.records import Results, data_of, experiment_of, read_folder
-from prunewald.lab.rows import rows_of
 from prunewald.lab.settings import Settings
 from prunewald.util.files import replacing
 from prunewald.util.progress import progress_bar

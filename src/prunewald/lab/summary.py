@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from prunewald.figures import Marks, accuracy_drop
+from prunewald.lab.methods import CONTROL, REFERENCE, SIGMAS, parse
 from prunewald.lab.records import Record
-from prunewald.lab.rows import CONTROL, REFERENCE, SIGMAS, parse
 from prunewald.statistics.paired import Difference, holm, paired
 
 # As the paper draws them; the others take what is left, in order.

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import prunewald as pw
+from prunewald.lab.architectures import PaperCnn
 from prunewald.lab.data import Dataset, fashion_mnist
-from prunewald.lab.models import PaperCnn
 from prunewald.lab.pool import Tick
 from prunewald.lab.train import accuracy, steps, train
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 import torch
 
 from prunewald.lab.data.idx import SIDE
-from prunewald.lab.data.parts import DataError, Part, Raw, described
+from prunewald.lab.data.images import DataError, Part, Raw, described
 
 EMBEDDED = {"train.xz": 600, "test.xz": 200}  # images of each class
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")

@@ -8,7 +8,7 @@ from pathlib import Path
 from prunewald.lab.data import cifar, class_folders, idx
 from prunewald.lab.data.carried import CLASSES as FASHION
 from prunewald.lab.data.carried import embedded
-from prunewald.lab.data.parts import DataError, Raw, described
+from prunewald.lab.data.images import DataError, Raw, described
 
 VARIABLE = "PRUNEWALD_DATA"
 

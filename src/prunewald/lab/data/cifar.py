@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from prunewald.lab.data.parts import DataError, Part
+from prunewald.lab.data.images import DataError, Part
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FIRST = "data_batch_*.bin"  # what tells such a folder

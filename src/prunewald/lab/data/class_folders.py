@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prunewald.lab.data.parts import DataError, Part
+from prunewald.lab.data.images import DataError, Part
 from prunewald.lab.pool import cpus
 from prunewald.util.progress import Bar, progress_bar
 

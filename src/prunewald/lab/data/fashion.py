@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prunewald.lab.data.carried import embedded
 from prunewald.lab.data.catalogue import load
-from prunewald.lab.data.parts import Dataset, Part, scaled
+from prunewald.lab.data.images import Dataset, Part, scaled
 from prunewald.lab.data.splits import split
 
 

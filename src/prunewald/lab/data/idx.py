@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prunewald.lab.data.parts import DataError, Part
+from prunewald.lab.data.images import DataError, Part
 
 SIDE, CLASSES = 28, 10
 FIRST = "train-images*idx3-ubyte*"  # what tells such a folder

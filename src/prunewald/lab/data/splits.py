@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prunewald.lab.data.parts import DataError, Raw
+from prunewald.lab.data.images import DataError, Raw
 
 
 class Split(NamedTuple):
