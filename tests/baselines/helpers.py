@@ -5,7 +5,7 @@ import torch
 
 from prunewald.baselines import Movement, Obd, Platon, Taylor
 from prunewald.baselines.gradients import MeanGradient, SmoothedSensitivity, TotalMovement
-from prunewald.baselines.inputs import InputNorm
+from prunewald.baselines.wanda import InputNorm
 from prunewald.core.weights import WeightStats
 from tests.training import sgd
 

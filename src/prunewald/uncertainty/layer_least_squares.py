@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prunewald.baselines.inputs import squares_met
+from prunewald.baselines.wanda import squares_met
 from prunewald.model.masking import Masks, living
 from prunewald.uncertainty.curvature import EMPTY, Batches, evaluating
 from prunewald.uncertainty.likelihood import Loss
