@@ -41,7 +41,7 @@ def trained(device: str, epochs: int, dropout: float) -> tuple[PaperCnn, Any, di
     }
     x, y = (t.to(device) for t in data.train)
     train(model, optimizer, x, y, epochs, BATCH, generator=torch.Generator().manual_seed(0))
-    return model, data, {name: p.sigma() for name, p in pruners.items()}, pruners["pseudo bootstrap, last 200"].frozen()
+    return model, data, {name: p.sigma() for name, p in pruners.items()}, pruners["pseudo bootstrap, last 200"].dead()
 
 
 def rank(matrix: Tensor) -> int:
@@ -90,14 +90,14 @@ def main() -> None:
     args.add_argument("--samples", type=int, default=5400, help="of the training data, for the analytic attempt")
     options = args.parse_args()
     began = time.perf_counter()
-    model, data, sigmas, frozen = trained(options.device, options.epochs, options.dropout)
+    model, data, sigmas, dead = trained(options.device, options.epochs, options.dropout)
     x, y = (t.to(options.device) for t in data.train)
     batches = [(x[: options.samples], y[: options.samples])]
     numbers: dict[str, Any] = {
         "epochs": options.epochs,
         "test accuracy": accuracy(model, *(t.to(options.device) for t in data.test)),
         "share of weights without a gradient in the last 200 steps": {
-            name: round(float(f.double().mean()), 4) for name, f in frozen.items()
+            name: round(float(f.double().mean()), 4) for name, f in dead.items()
         },
         "expected information": analytic(model, batches, observed=False),
     }

@@ -12,8 +12,8 @@ from prunewald.core.weights import WeightStats
 from prunewald.util.tensors import below_zero
 
 
-def stats(weight, sigma=None, frozen=None, name="w"):
-    return WeightStats(name, weight, None, sigma, frozen, lambda group: float(weight.std()))
+def stats(weight, sigma=None, dead=None, name="w"):
+    return WeightStats(name, weight, None, sigma, dead, lambda group: float(weight.std()))
 
 
 def mask(criterion, given_, keep):
@@ -67,17 +67,17 @@ def test_scaling_a_whole_layer_leaves_the_mask_as_it_is(seed, factor, lam):
 
 def test_frozen_weights_go_first_and_by_magnitude():
     weight = torch.tensor([5.0, -3.0, 4.0, 1e-9, 2.0])
-    frozen = torch.tensor([True, False, True, False, False])
-    scores = pw.MagnitudeUncertainty(lam=1.0)(stats(weight, torch.ones(5), frozen))
+    dead = torch.tensor([True, False, True, False, False])
+    scores = pw.MagnitudeUncertainty(lam=1.0)(stats(weight, torch.ones(5), dead))
     assert scores.argsort().tolist() == [2, 0, 3, 4, 1]
 
 
 def test_the_raw_formula_keeps_frozen_weights_when_lambda_is_small():
     weight, sigma = torch.tensor([0.01, 1.0, 0.5]), torch.tensor([0.0, 0.1, 0.1])
-    frozen = sigma == 0
-    raw = pw.MagnitudeUncertainty(lam=1e-4, frozen="formula")(stats(weight, sigma, frozen))
+    dead = sigma == 0
+    raw = pw.MagnitudeUncertainty(lam=1e-4, dead="formula")(stats(weight, sigma, dead))
     assert raw.argmax() == 0
-    assert pw.MagnitudeUncertainty(lam=1e-4)(stats(weight, sigma, frozen)).argmin() == 0
+    assert pw.MagnitudeUncertainty(lam=1e-4)(stats(weight, sigma, dead)).argmin() == 0
 
 
 @given(st.lists(st.floats(0, 2.0**127, width=32), min_size=2, max_size=50))
@@ -121,8 +121,8 @@ def test_a_bad_lambda_is_named(lam):
 
 
 def test_bad_choices_are_named():
-    with pytest.raises(ValueError, match="frozen must be one of 'first', 'formula', not 'last'"):
-        pw.MagnitudeUncertainty(frozen="last")
+    with pytest.raises(ValueError, match="dead must be one of 'first', 'formula', not 'last'"):
+        pw.MagnitudeUncertainty(dead="last")
     with pytest.raises(ValueError, match="not 'row'"):
         pw.MagnitudeUncertainty(relative_to="row")
 

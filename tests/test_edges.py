@@ -133,7 +133,7 @@ def test_sparsity_counts_the_zeros_that_are_there_already():
     for _ in range(5):
         optimizer.zero_grad()
         x = torch.randn(16, 10)
-        x[:, :3] = 0  # these weights are frozen, and not zero
+        x[:, :3] = 0  # these weights are dead, and not zero
         model(x).square().sum().backward()
         for p in model.parameters():
             p.grad[p == 0] = 0

@@ -138,18 +138,18 @@ def test_collects_for_each_replica(recipe, how):
             for name, param in model.named_parameters():
                 wanted = estimator.sigma(state, Weight(name, param, None), optimizer)
                 close(result.estimates[i][name].sigma[r], wanted.sigma.detach())
-                assert torch.equal(result.estimates[i][name].frozen[r], wanted.frozen)
+                assert torch.equal(result.estimates[i][name].dead[r], wanted.dead)
     assert torch.equal(result.sigma["fc.weight"], result.estimates[0]["fc.weight"].sigma)
-    assert result.frozen["fc.weight"][:, 0].all()
-    assert not result.frozen["fc.weight"].all()
+    assert result.dead["fc.weight"][:, 0].all()
+    assert not result.dead["fc.weight"].all()
 
 
 class Own(SecondMoment):
     """An estimator that is not known here."""
 
     def sigma(self, state, weight, optimizer):
-        sigma, frozen = super().sigma(state, weight, optimizer)
-        return Estimate(sigma * sigma[~frozen].sum(), None)
+        sigma, dead = super().sigma(state, weight, optimizer)
+        return Estimate(sigma * sigma[~dead].sum(), None)
 
 
 @pytest.mark.filterwarnings("ignore:standard errors from 5 batches")
@@ -172,9 +172,9 @@ def test_estimates_of_all_are_those_of_each(recipe):
     }
     together, alone = many(recipe, **options), many(recipe, "loop", **options)
     for ours, wanted in zip(together.estimates, alone.estimates, strict=True):
-        for name, (sigma, frozen) in wanted.items():
+        for name, (sigma, dead) in wanted.items():
             close(ours[name].sigma, sigma)
-            assert ours[name].frozen is frozen is None or torch.equal(ours[name].frozen, frozen)
+            assert ours[name].dead is dead is None or torch.equal(ours[name].dead, dead)
 
 
 def test_warm_starts_and_training_on():

@@ -47,7 +47,7 @@ def same(a, b, rtol, atol):
     for one, other in zip(a.estimates, b.estimates, strict=True):
         for name in one:
             torch.testing.assert_close(one[name].sigma, other[name].sigma, rtol=100 * rtol, atol=atol)
-            assert torch.equal(one[name].frozen, other[name].frozen)
+            assert torch.equal(one[name].dead, other[name].dead)
 
 
 RECIPES = [SGD(lr=0.05, momentum=0.9, dampening=0.1, weight_decay=0.01), RMSprop(lr=1e-3), Adam(), AdamW()]

@@ -190,7 +190,7 @@ def test_rows():
         assert torch.equal(some.state[name], tensor[[2, 0, 2]])
     assert torch.equal(some.second_moment["fc.weight"][1], result.second_moment["fc.weight"][0])
     assert torch.equal(some.sigma["fc.weight"][1], result.sigma["fc.weight"][0])
-    assert torch.equal(some.frozen["fc.weight"][1], result.frozen["fc.weight"][0])
+    assert torch.equal(some.dead["fc.weight"][1], result.dead["fc.weight"][0])
     assert some.optimizer_state["fc.weight"]["step"].tolist() == [10, 10, 10]
     some.params["fc.weight"].zero_()
     assert result.params["fc.weight"].any()

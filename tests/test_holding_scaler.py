@@ -80,7 +80,7 @@ def test_a_skipped_step_leaves_no_trace(name, estimator, bad, form):
     assert_same(model.state_dict(), plain.state_dict())
     # A fused window may begin to listen a step early and so measure from another snapshot: the last digit may differ.
     assert_same(pruner.sigma(), expected.sigma(), rtol=1e-5, atol=1e-9)
-    assert_same(pruner.frozen(), expected.frozen())
+    assert_same(pruner.dead(), expected.dead())
 
 
 @each_form
@@ -111,7 +111,7 @@ def test_a_rolling_window_stays_right_to_ten_percent(form, bad, every):
 @each_form
 @pytest.mark.parametrize("uncertainty", [WINDOW, pw.PseudoBootstrap(last=10), pw.SecondMoment()], ids=str)
 def test_a_gradient_of_a_skipped_step_is_no_movement(form, uncertainty):
-    """The first input is there in the bad batch only, so its weights stay frozen."""
+    """The first input is there in the bad batch only, so its weights stay dead."""
     model = net()
     optimizer = optimizer_of("SGD", form, model)
     pruner = pw.Pruner(model, optimizer, uncertainty=uncertainty)
@@ -122,7 +122,7 @@ def test_a_gradient_of_a_skipped_step_is_no_movement(form, uncertainty):
             blind.remove()
         scaled_step(model, optimizer, scaler, batch)
         blind.remove()
-    assert torch.equal(pruner.frozen()["0.weight"], (torch.arange(6) == 0).expand(8, 6))
+    assert torch.equal(pruner.dead()["0.weight"], (torch.arange(6) == 0).expand(8, 6))
 
 
 @each_form

@@ -28,8 +28,8 @@ def ranked(draw, shapes):
     def tensor(values, dtype):
         return torch.tensor(draw(st.lists(values, min_size=size, max_size=size)), dtype=dtype).view(shape)
 
-    frozen = tensor(st.booleans(), torch.bool) if draw(st.booleans()) else None
-    return Ranked(tensor(numbers, dtype), tensor(weights, dtype), frozen)
+    dead = tensor(st.booleans(), torch.bool) if draw(st.booleans()) else None
+    return Ranked(tensor(numbers, dtype), tensor(weights, dtype), dead)
 
 
 def key(given_: Ranked, place: tuple[int, ...]):
@@ -152,8 +152,8 @@ def group_key(part: Block | Filter, given_: Ranked, places):
     lowest = torch.finfo(given_.score.dtype).min
     scores = [given_.score[p].item() for p in places]
     sizes = [abs(given_.weight[p].item()) for p in places]
-    frozen = [given_.frozen is not None and bool(given_.frozen[p]) and given_.score[p].item() < 0 for p in places]
-    no_number = [s <= lowest or w == 0 or f for s, w, f in zip(scores, sizes, frozen, strict=True)]
+    dead = [given_.dead is not None and bool(given_.dead[p]) and given_.score[p].item() < 0 for p in places]
+    no_number = [s <= lowest or w == 0 or f for s, w, f in zip(scores, sizes, dead, strict=True)]
     numbers = [0.0 if no else s for s, no in zip(scores, no_number, strict=True)]
     norm = sum(sizes)
     joint = {
@@ -239,16 +239,16 @@ def test_the_joint_wald_statistic_of_tau():
 
 def test_the_place_of_a_frozen_weight_in_the_order_is_no_evidence():
     weight = torch.tensor([[5.0, 1.0], [1.0, 1.0], [4.0, 4.0]])
-    frozen = torch.tensor([[True, False], [False, False], [True, True]])
-    stats = WeightStats("w", weight, None, None, frozen, lambda group: 1.0)
-    score = stats.frozen_first(torch.ones(3, 2))
-    assert (score[frozen] < 0).all()  # an order, of no size that means anything
+    dead = torch.tensor([[True, False], [False, False], [True, True]])
+    stats = WeightStats("w", weight, None, None, dead, lambda group: 1.0)
+    score = stats.dead_first(torch.ones(3, 2))
+    assert (score[dead] < 0).all()  # an order, of no size that means anything
     for by in ("wald", "mean"):
-        mask = Filter(score=by)(Ranked(score, weight, frozen), 2)
+        mask = Filter(score=by)(Ranked(score, weight, dead), 2)
         assert mask[:, 0].tolist() == [False, True, False]
-        assert Filter(score=by)(Ranked(score, weight, frozen), 4)[:, 0].tolist() == [True, True, False]
-    formula = torch.tensor([[9.0, 1.0], [1.0, 1.0], [0.0, 0.0]])  # frozen="formula" gives numbers, which count
-    assert Filter()(Ranked(formula, weight, frozen), 2)[:, 0].tolist() == [True, False, False]
+        assert Filter(score=by)(Ranked(score, weight, dead), 4)[:, 0].tolist() == [True, True, False]
+    formula = torch.tensor([[9.0, 1.0], [1.0, 1.0], [0.0, 0.0]])  # dead="formula" gives numbers, which count
+    assert Filter()(Ranked(formula, weight, dead), 2)[:, 0].tolist() == [True, False, False]
 
 
 def test_a_pruned_group_ranks_below_one_with_negative_scores():

@@ -359,7 +359,7 @@ def test_overlap_and_correlation_with_magnitude_by_hand():
 
 def test_magnitude_agrees_with_itself():
     rows = trained(criterion="magnitude").prune(0.5).rows
-    assert all(row.overlap == row.correlation == 1 and row.frozen is None for row in rows)
+    assert all(row.overlap == row.correlation == 1 and row.dead is None for row in rows)
 
 
 def test_the_report_as_text_data_and_frame():

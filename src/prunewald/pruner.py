@@ -133,13 +133,13 @@ class Pruner:
         """The uncertainty of each weight, by parameter name."""
         return {name: self._estimate(weight).sigma for name, weight in self._ready_weights().items()}
 
-    def frozen(self) -> dict[str, Tensor]:
+    def dead(self) -> dict[str, Tensor]:
         """By parameter name, True where no gradient reached a weight while it was watched."""
         estimates = {name: self._estimate(weight) for name, weight in self._ready_weights().items()}
-        return {name: e.frozen for name, e in estimates.items() if e.frozen is not None}
+        return {name: e.dead for name, e in estimates.items() if e.dead is not None}
 
     def scores(self) -> dict[str, Tensor]:
-        """The score of each weight, by parameter name: -inf where pruned, negative where frozen, NaN off target."""
+        """The score of each weight, by parameter name: -inf where pruned, negative where dead, NaN off target."""
         scorer, _ = self._scorer(self.criterion)
         found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
         for part in self.parts:

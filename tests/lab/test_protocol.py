@@ -70,7 +70,7 @@ def parts(row: str, last: int, steps: int) -> dict[str, Any]:
         "abs": {"criterion": pw.Magnitude()},
         "moment:1": {"criterion": pw.MagnitudeUncertainty(lam=1), "uncertainty": pw.SecondMoment()},
         "pseudo:1e-4:formula": {
-            "criterion": pw.MagnitudeUncertainty(lam=1e-4, frozen="formula"),
+            "criterion": pw.MagnitudeUncertainty(lam=1e-4, dead="formula"),
             "uncertainty": window,
         },
         "pseudo:0.01": {"criterion": pw.MagnitudeUncertainty(lam=0.01), "uncertainty": window},
@@ -172,7 +172,7 @@ def test_bootstrap_sigma_is_the_std_over_networks_trained_on_drawn_data(tmp_path
     assert float(sigmas["independent"].mean()) > 2 * float(sigmas["warm"].mean())
 
 
-def test_costs_and_frozen_shares(tmp_path: Path) -> None:
+def test_costs_and_dead_shares(tmp_path: Path) -> None:
     records = by_key(run(tmp_path, little(repetitions=1, rows=("abs", "pseudo:0:formula", "pseudo:0"))))
     dense = records[Key(0, "dense", 0.0)]
     assert (dense.sparsity, dense.compression, dense.speedup, dense.overlap) == (0, 1, 1, 1)

@@ -118,15 +118,15 @@ def test_permuted_sigma_comes_from_survivors_only() -> None:
 
 def test_frozen_first_is_as_the_pruners_own() -> None:
     model, sigma = net()
-    frozen = torch.rand(20, 30) < 0.3
-    sigma[frozen] = 0.0
+    dead = torch.rand(20, 30) < 0.3
+    sigma[dead] = 0.0
     for mark, first in (("", True), (":formula", False)):
         row = parse(f"pseudo:0.01{mark}")
-        ready = prepared(row, sigma, frozen)
+        ready = prepared(row, sigma, dead)
         masks, _ = choose(row, model, 0.8, 0, {"fc.weight": ready}, None)
         weight = model.fc.weight.detach()
         score = pw.tau(weight, sigma, 0.01 * float(weight.std()))
-        order = torch.where(frozen, weight.abs() - 10, score) if first else score
+        order = torch.where(dead, weight.abs() - 10, score) if first else score
         expected = torch.zeros(600, dtype=torch.bool)
         expected[order.flatten().topk(120).indices] = True
         assert torch.equal(masks["fc.weight"].flatten(), expected)

@@ -45,7 +45,7 @@ def refused(surgery: pw.Surgery, sparsity: Any) -> None:
 CHANGELESS: dict[str, Callable[[pw.Surgery], Any]] = {
     "sigma": lambda s: s.sigma(),
     "scores": lambda s: s.scores(),
-    "frozen": lambda s: s.frozen(),
+    "dead": lambda s: s.dead(),
     "choose": lambda s: s.choose(0.5),
     "choose-fdr": lambda s: s.choose(fdr=0.1),
     "dry_run": lambda s: s.prune(0.8, dry_run=True),

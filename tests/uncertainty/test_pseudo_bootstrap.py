@@ -103,19 +103,19 @@ def test_a_rolling_window_forgets_a_gradient_that_left_it():
             model[0].weight.register_hook(lambda grad: grad * (torch.arange(8) != 3)[:, None])
 
     pruner, _ = run(pw.PseudoBootstrap(last=20), 80, model=model, on_step=freeze)
-    frozen = pruner.frozen()["0.weight"]
-    assert frozen[3].all()
-    assert frozen[:, 2].all()
-    assert int(frozen.sum()) < 20
+    dead = pruner.dead()["0.weight"]
+    assert dead[3].all()
+    assert dead[:, 2].all()
+    assert int(dead.sum()) < 20
 
 
 def test_weights_without_a_gradient_are_frozen_though_weight_decay_moves_them():
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, weight_decay=0.1)
     pruner, _ = run(pw.PseudoBootstrap(last=10, total_steps=20), 20, model, optimizer)
-    assert pruner.frozen()["0.weight"][:, 2].all()
+    assert pruner.dead()["0.weight"][:, 2].all()
     assert (pruner.sigma()["0.weight"][:, 2] > 0).all()
-    assert torch.equal(pruner.frozen()["0.weight"].sum(0) == 8, torch.arange(6) == 2)
+    assert torch.equal(pruner.dead()["0.weight"].sum(0) == 8, torch.arange(6) == 2)
 
 
 def test_steps_count_anew_from_each_prune():

@@ -82,7 +82,7 @@ def test_without_samples_the_median_over_living_weights_is_the_spread():
     living = torch.arange(5).expand(7, 5) != 1
     torch.testing.assert_close(sigma[living].median(), weight.std())
     assert sigma[~living].isinf().all()
-    assert torch.equal(pruner.frozen()["0.weight"], ~living)
+    assert torch.equal(pruner.dead()["0.weight"], ~living)
 
 
 def test_pruned_weights_do_not_count_in_the_median():

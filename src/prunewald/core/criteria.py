@@ -79,26 +79,26 @@ class MagnitudeUncertainty:
 
     `lam` is the paper's lambda*; `relative_to` says whose spread it multiplies: the layer's, that of the selected
     part, that of all targets ("model"), or None for an absolute lambda. Weights that no gradient reached are pruned
-    first, as a Wald test would (their standard error is infinite); `frozen="formula"` leaves them to the paper's
+    first, as a Wald test would (their standard error is infinite); `dead="formula"` leaves them to the paper's
     formula, which keeps them whenever lambda is small.
     """
 
     lam: float = 1.0
     relative_to: Group | None = "layer"
-    frozen: Literal["first", "formula"] = "first"
+    dead: Literal["first", "formula"] = "first"
     uses_sigma: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.lam) and self.lam >= 0):
             raise ValueError(f"lam must be a finite number of at least 0, not {self.lam!r}")
         _check_choice("relative_to", self.relative_to, ("layer", "model", "part", None))
-        _check_choice("frozen", self.frozen, ("first", "formula"))
+        _check_choice("dead", self.dead, ("first", "formula"))
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by tau."""
         spread = 1.0 if self.relative_to is None or self.lam == 0 else stats.spread(self.relative_to)
         scores = tau(stats.weight, stats.require_sigma(), self.lam * spread)
-        return scores if self.frozen == "formula" else stats.frozen_first(scores)
+        return scores if self.dead == "formula" else stats.dead_first(scores)
 
 
 @criterion("wald")
@@ -106,15 +106,15 @@ class MagnitudeUncertainty:
 class Wald:
     """|w| / sigma: the Wald statistic, and magnitude-uncertainty with lambda = 0."""
 
-    frozen: Literal["first", "formula"] = "first"
+    dead: Literal["first", "formula"] = "first"
     uses_sigma: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_choice("frozen", self.frozen, ("first", "formula"))
+        _check_choice("dead", self.dead, ("first", "formula"))
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by |z|."""
-        return MagnitudeUncertainty(lam=0.0, frozen=self.frozen)(stats)
+        return MagnitudeUncertainty(lam=0.0, dead=self.dead)(stats)
 
 
 @criterion("random")

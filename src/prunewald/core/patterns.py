@@ -105,7 +105,7 @@ class Block:
     """Blocks of the matrix weight.flatten(1) stay or go as a whole.  Narang et al. (2017).
 
     `score` of a group: "wald", the joint Wald statistic, the sum of squares of its scores; "mean", their mean; "l1",
-    the sum of |w|. Scores that only order (of frozen, zero or pruned weights) count 0.
+    the sum of |w|. Scores that only order (of dead, zero or pruned weights) count 0.
     """
 
     rows: int = 4
@@ -155,7 +155,7 @@ class Filter:
     """Whole filters or neurons stay or go: outputs with `dim` 0, input channels with 1.  Li et al. (2017).
 
     `score` of a group: "wald", the joint Wald statistic, the sum of squares of its scores; "mean", their mean; "l1",
-    the sum of |w|. Scores that only order (of frozen, zero or pruned weights) count 0.
+    the sum of |w|. Scores that only order (of dead, zero or pruned weights) count 0.
     """
 
     dim: int = 0
@@ -195,8 +195,8 @@ def _joint(ranked: Ranked, score: GroupScore, grouped: Callable[[Tensor], Tensor
     """One score a group, ties by its L1 norm; `grouped` lays a tensor out with a group a row."""
     values, weight = grouped(ranked.score), grouped(ranked.weight)
     step = max(1, _CHUNK // values.shape[1])
-    frozen = repeat(None) if ranked.frozen is None else grouped(ranked.frozen).split(step)
-    chunks = zip(values.split(step), weight.split(step), frozen, strict=False)
+    dead = repeat(None) if ranked.dead is None else grouped(ranked.dead).split(step)
+    chunks = zip(values.split(step), weight.split(step), dead, strict=False)
     found = [_group_scores(Ranked(*chunk), score) for chunk in chunks]
     return Ranked(torch.cat([f.score for f in found]), torch.cat([f.weight for f in found]))
 
@@ -207,8 +207,8 @@ def _group_scores(rows: Ranked, score: GroupScore) -> Ranked:
     lowest = torch.finfo(rows.score.dtype).min
     dead = (values == -torch.inf).all(1)
     order_only = (values <= lowest) | (rows.weight == 0)
-    if rows.frozen is not None:
-        order_only |= rows.frozen & (values < 0)
+    if rows.dead is not None:
+        order_only |= rows.dead & (values < 0)
     if score == "l1":
         return Ranked(norm.masked_fill(dead, -torch.inf), norm)
     values = values.masked_fill(order_only, 0.0)  # a copy: the scores are the caller's

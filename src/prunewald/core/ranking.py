@@ -29,12 +29,12 @@ Count: TypeAlias = int | Tensor  # of the weights of a tensor; as a tensor: of e
 class Ranked(NamedTuple):
     """What orders the weights of one tensor: the score; ties by the magnitude of the weight.
 
-    Where no gradient reached a weight, `frozen` is True: a score below zero is then an order, and no number.
+    Where no gradient reached a weight, `dead` is True: a score below zero is then an order, and no number.
     """
 
     score: Tensor
     weight: Tensor
-    frozen: Tensor | None = None
+    dead: Tensor | None = None
 
 
 class Scores(Mapping[str, Ranked]):

@@ -44,7 +44,7 @@ class WeightStats:
     weight: Tensor
     alive: Tensor | None  # None: nothing is pruned yet
     sigma: Tensor | None
-    frozen: Tensor | None  # True where no gradient arrived; None: unknown
+    dead: Tensor | None  # True where no gradient arrived; None: unknown
     spread_of: Callable[[Group], float]
     gradient: Tensor | None = None  # as the last backward pass left it
     statistic: Tensor | None = None  # what the criterion's own `statistic` gathered
@@ -79,11 +79,11 @@ class WeightStats:
         """The standard deviation of the surviving weights of the layer, of the part, or of all targets."""
         return self.spread_of(group)
 
-    def frozen_first(self, scores: Tensor) -> Tensor:
-        """The scores, with frozen weights below all others and ordered by |w| among themselves."""
-        if self.frozen is None:
+    def dead_first(self, scores: Tensor) -> Tensor:
+        """The scores, with dead weights below all others and ordered by |w| among themselves."""
+        if self.dead is None:
             return scores
-        return torch.where(self.frozen, below_zero(self.weight.abs().to(scores.dtype)), scores)
+        return torch.where(self.dead, below_zero(self.weight.abs().to(scores.dtype)), scores)
 
 
 class Moments:

@@ -40,17 +40,17 @@ def of_all(recipe: Online, state: State, params: Table, alive: Table, optimizer:
 
 def _scaled(error: Estimate, param: Tensor, alive: Tensor | None) -> Estimate:
     """`SecondMoment` without a scale of its own, replica by replica: the median of the living is the layer's spread."""
-    assert error.frozen is not None
+    assert error.dead is not None
     sigma, weight = error.sigma.reshape(len(param), -1), param.reshape(len(param), -1).double()
     living = torch.ones_like(weight, dtype=torch.bool) if alive is None else alive.reshape(weight.shape)
-    moving = living & ~error.frozen.reshape(weight.shape)
+    moving = living & ~error.dead.reshape(weight.shape)
     count = moving.sum(1, keepdim=True)
     median = sigma.where(moving, torch.inf).sort(1).values.gather(1, (count - 1).clamp(min=0) // 2)
     survivors = living.sum(1, keepdim=True)
     mean = weight.where(living, 0).sum(1, keepdim=True) / survivors
     spread = ((weight - mean).where(living, 0).square().sum(1, keepdim=True) / (survivors - 1)).sqrt()
     scale = torch.where(count < 2, 1.0, spread / median)
-    return Estimate((sigma * scale.to(sigma.dtype)).view_as(error.sigma), error.frozen)
+    return Estimate((sigma * scale.to(sigma.dtype)).view_as(error.sigma), error.dead)
 
 
 def _of_row(recipe: Online, state: State, params: Table, alive: Table, optimizer: Optimizer, r: int) -> Estimates:
@@ -79,6 +79,6 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def stacked(rows: list[Estimate]) -> Estimate:
     """Estimates of several replicas as one, (R, ...)."""
-    frozen = [row.frozen for row in rows if row.frozen is not None]
-    whole = torch.stack(frozen) if len(frozen) == len(rows) else None
+    dead = [row.dead for row in rows if row.dead is not None]
+    whole = torch.stack(dead) if len(dead) == len(rows) else None
     return Estimate(torch.stack([row.sigma for row in rows]), whole)

@@ -38,9 +38,9 @@ class Result:
         return {name: estimate.sigma for name, estimate in self._first().items()}
 
     @property
-    def frozen(self) -> dict[str, Tensor | None]:
+    def dead(self) -> dict[str, Tensor | None]:
         """Where no gradient arrived, by the first of `collect`."""
-        return {name: estimate.frozen for name, estimate in self._first().items()}
+        return {name: estimate.dead for name, estimate in self._first().items()}
 
     def _first(self) -> dict[str, Estimate]:
         if not self.estimates:
@@ -113,7 +113,7 @@ def _rows(table: Table, at: Tensor) -> Table:
 
 
 def _estimate_rows(estimate: Estimate, at: Tensor) -> Estimate:
-    return Estimate(estimate.sigma[at], None if estimate.frozen is None else estimate.frozen[at])
+    return Estimate(estimate.sigma[at], None if estimate.dead is None else estimate.dead[at])
 
 
 def _joined(tables: Sequence[Table]) -> Table:
@@ -125,5 +125,5 @@ def _joined_estimates(parts: Sequence[dict[str, Estimate]]) -> dict[str, Estimat
 
 
 def _joined_estimate(rows: Sequence[Estimate]) -> Estimate:
-    frozen = [row.frozen for row in rows if row.frozen is not None]
-    return Estimate(torch.cat([row.sigma for row in rows]), torch.cat(frozen) if len(frozen) == len(rows) else None)
+    dead = [row.dead for row in rows if row.dead is not None]
+    return Estimate(torch.cat([row.sigma for row in rows]), torch.cat(dead) if len(dead) == len(rows) else None)

@@ -150,9 +150,7 @@ class Trainer(ABC):
 
     def _collected(self, recipe: Online, state: State) -> Estimates:
         found = self.estimate(recipe, state)
-        return {
-            n: Estimate(sigma.cpu(), None if frozen is None else frozen.cpu()) for n, (sigma, frozen) in found.items()
-        }
+        return {n: Estimate(sigma.cpu(), None if dead is None else dead.cpu()) for n, (sigma, dead) in found.items()}
 
     def _kept(self) -> dict[str, Table]:
         return {name: self._cpu(table) for name, table in carry.kept(self.optimizer, self.params).items()}

@@ -2,7 +2,7 @@
 
 `abs`, `random`, `dense` (nothing pruned, the same extra epochs), or `SIGMA:LAMBDA` with SIGMA one of `pseudo` (the last
 B steps), `every` (B steps over the whole training), `moment`, `bootstrap` (independent initialisations),
-`bootstrap-same`, `bootstrap-warm`; then, each after a colon, `formula` (the paper's, frozen weights by the formula),
+`bootstrap-same`, `bootstrap-warm`; then, each after a colon, `formula` (the paper's, dead weights by the formula),
 `permuted` (sigma shuffled among each layer's surviving weights) or `inverted` (the lowest scores are kept).
 """
 
@@ -73,7 +73,7 @@ class Row:
             return pw.Magnitude()
         if self.sigma == "random":
             return pw.Random(seed)
-        plain = pw.MagnitudeUncertainty(lam=self.lam, frozen="formula" if "formula" in self.marks else "first")
+        plain = pw.MagnitudeUncertainty(lam=self.lam, dead="formula" if "formula" in self.marks else "first")
         return Inverted(plain) if "inverted" in self.marks else plain
 
 
@@ -138,12 +138,12 @@ def choose(row: Row, model: nn.Module, level: float, seed: int, sigma: Mapping[s
     return masks, report
 
 
-def prepared(row: Row, sigma: Tensor, frozen: Tensor | None) -> Tensor:
+def prepared(row: Row, sigma: Tensor, dead: Tensor | None) -> Tensor:
     """Sigma as the row takes it: unless the formula decides, what no gradient reached is wholly uncertain."""
-    if frozen is None or "formula" in row.marks:
+    if dead is None or "formula" in row.marks:
         return sigma
-    # An infinite sigma gives tau = 0, and ties are broken by |w|: frozen first, as the Pruner's own estimators do.
-    return sigma.masked_fill(frozen, torch.inf)
+    # An infinite sigma gives tau = 0, and ties are broken by |w|: dead first, as the Pruner's own estimators do.
+    return sigma.masked_fill(dead, torch.inf)
 
 
 def _permuted(sigma: Mapping[str, Tensor], seed: int, alive: Mapping[str, Tensor] | None) -> dict[str, Tensor]:

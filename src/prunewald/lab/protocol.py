@@ -180,7 +180,7 @@ class Protocol:
                     sparsity=1 - _kept(own) / sum(mask.numel() for mask in own.values()),
                     **self._costs(start, own),
                     overlap=chosen[r][1],
-                    frozen=_frozen_share(source, at[r], own),
+                    dead=_dead_share(source, at[r], own),
                     environment=self.environment | {"seconds": seconds, "how": done.how},
                 )
             )
@@ -199,10 +199,10 @@ class Protocol:
     def _sigma(self, row: Row, seed: int, start: Result, r: int, names: Sequence[str]) -> Table:
         if row.bootstraps:
             sigma = self.cache.load(f"bootstrap-{row.start}", [seed]).params
-            frozen = start.estimates[0]
-            return {n: prepared(row, sigma[n][0], _row(frozen[n].frozen, r)) for n in names}
+            dead = start.estimates[0]
+            return {n: prepared(row, sigma[n][0], _row(dead[n].dead, r)) for n in names}
         collected = start.estimates[COLLECTED.index(row.sigma)]
-        return {n: prepared(row, collected[n].sigma[r], _row(collected[n].frozen, r)) for n in names}
+        return {n: prepared(row, collected[n].sigma[r], _row(collected[n].dead, r)) for n in names}
 
     def _dense_accuracy(self, seeds: Sequence[int]) -> dict[int, float]:
         new = [seed for seed in seeds if seed not in self.known]
@@ -306,16 +306,16 @@ def _dense_weights(model: nn.Module) -> Table:
     return {f"{name}.weight": module.weight.detach() for name, module in linear.items()}
 
 
-def _row(frozen: Tensor | None, r: int) -> Tensor | None:
-    return None if frozen is None else frozen[r]
+def _row(dead: Tensor | None, r: int) -> Tensor | None:
+    return None if dead is None else dead[r]
 
 
 def _kept(masks: Table) -> int:
     return sum(int(torch.count_nonzero(mask)) for mask in masks.values())
 
 
-def _frozen_share(start: Result, r: int, masks: Table) -> float | None:
+def _dead_share(start: Result, r: int, masks: Table) -> float | None:
     """Among the weights kept, those that no gradient reached in the last steps before the pruning."""
-    flags = {name: _row(estimate.frozen, r) for name, estimate in start.estimates[0].items() if name in masks}
-    frozen = [int(torch.count_nonzero(flag & masks[name])) for name, flag in flags.items() if flag is not None]
-    return sum(frozen) / max(_kept(masks), 1) if frozen else None
+    flags = {name: _row(estimate.dead, r) for name, estimate in start.estimates[0].items() if name in masks}
+    dead = [int(torch.count_nonzero(flag & masks[name])) for name, flag in flags.items() if flag is not None]
+    return sum(dead) / max(_kept(masks), 1) if dead else None

@@ -89,7 +89,7 @@ def check_trained(params: Mapping[str, Tensor], owners: Sequence[Sequence[str]])
 
 def check_moved(weight: Weight, estimate: Estimate) -> None:
     """The same for a tensor that no gradient reached, unless an earlier pruning cut it off."""
-    if weight.alive is None and estimate.frozen is not None and bool(estimate.frozen.all()):
+    if weight.alive is None and estimate.dead is not None and bool(estimate.dead.all()):
         raise NotYet(_untrained(weight.name, "got no gradient (or none that its precision can hold)"))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 class Row:
     """One tensor, or one part of it.
 
-    `threshold` is the lowest score kept (None: nothing, or everything, was pruned, or weights went in groups). `frozen`
+    `threshold` is the lowest score kept (None: nothing, or everything, was pruned, or weights went in groups). `dead`
     is the share, of the weights alive before, that no gradient reached. `correlation` is Spearman's between score and
     |w|, on about 65,536 evenly spread weights (NaN: nothing was scored); `overlap` the share of the kept weights that
     magnitude would keep too, at the same count.
@@ -21,7 +21,7 @@ class Row:
     weights: int
     kept: int
     threshold: float | None
-    frozen: float | None
+    dead: float | None
     correlation: float
     overlap: float
 
@@ -92,7 +92,7 @@ class Report:
             "kept",
             "sparsity",
             "threshold",
-            "frozen",
+            "dead",
             "rank corr. ABS",
             "overlap ABS",
         )
@@ -125,7 +125,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.kept:,}",
         f"{row.sparsity:.2%}",
         "-" if row.threshold is None else f"{row.threshold:.4g}",
-        "-" if row.frozen is None else f"{row.frozen:.1%}",
+        "-" if row.dead is None else f"{row.dead:.1%}",
         "-" if math.isnan(row.correlation) else f"{row.correlation:.3f}",
         f"{row.overlap:.1%}",
     )

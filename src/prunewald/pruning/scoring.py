@@ -58,7 +58,7 @@ class Scorer:
             weight=value.to(accumulator(value)),
             alive=None if weight.alive is None else part.take(weight.alive),
             sigma=None if estimate is None else part.take(estimate.sigma),
-            frozen=None if estimate is None or estimate.frozen is None else part.take(estimate.frozen),
+            dead=None if estimate is None or estimate.dead is None else part.take(estimate.dead),
             spread_of=lambda group: self._spread(group, name),
             gradient=None if grad is None else part.take(dense(grad)).to(accumulator(value)),
             statistic=None if statistic is None else part.take(statistic).to(value.device),
@@ -74,7 +74,7 @@ class Scorer:
             )
         if score.min().isnan():
             raise ValueError(f"{self.criterion!r} gave a NaN score for {stats.name!r}: check its sigma")
-        return Ranked(_in_order(score.to(self.dtype), stats), stats.weight.to(self.dtype), stats.frozen)
+        return Ranked(_in_order(score.to(self.dtype), stats), stats.weight.to(self.dtype), stats.dead)
 
     def untouched(self, name: str, keep: Tensor) -> Row:
         """The row of a part that a pruning leaves as it is, and that needs no score for it."""
@@ -91,7 +91,7 @@ class Scorer:
             weights=keep.numel(),
             kept=kept,
             threshold=_threshold(stats, ranked.score, keep) if single and 0 < kept < keep.numel() else None,
-            frozen=None if stats.frozen is None else _share(stats.frozen, stats.alive),
+            dead=None if stats.dead is None else _share(stats.dead, stats.alive),
             correlation=1.0 if plain else _correlation(stats, ranked),
             overlap=1.0 if plain else _overlap(stats, keep, pattern, count),
         )
@@ -120,11 +120,11 @@ def default_criterion(weights: Iterable[tuple[str, Tensor, Optimizer | None]]) -
 
 
 def _threshold(stats: WeightStats, score: Tensor, keep: Tensor) -> float:
-    """The lowest score kept; frozen weights and zeros, below zero only to be ordered, count as 0."""
+    """The lowest score kept; dead weights and zeros, below zero only to be ordered, count as 0."""
     lowest = float(score[keep].min())
     if lowest <= torch.finfo(score.dtype).min:  # a pattern may keep a zero among its neighbours
         lowest = min(0.0, float(score[keep & (stats.weight != 0)].min())) if stats.weight[keep].any() else 0.0
-    return lowest if stats.frozen is None else max(lowest, 0.0)
+    return lowest if stats.dead is None else max(lowest, 0.0)
 
 
 def _in_order(score: Tensor, stats: WeightStats) -> Tensor:

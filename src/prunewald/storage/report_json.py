@@ -29,7 +29,7 @@ def from_json(data: Any) -> Report:
 
 
 def _to_list(row: Row) -> list[Any]:
-    numbers = (row.threshold, row.frozen, row.correlation, row.overlap)
+    numbers = (row.threshold, row.dead, row.correlation, row.overlap)
     return [row.name, list(row.shape), row.weights, row.kept, *map(_short, numbers)]
 
 
@@ -39,8 +39,8 @@ def _short(number: float | None) -> float | None:
 
 def _row(row: Any) -> Row:
     match row:
-        case [str(name), list(shape), weights, kept, threshold, frozen, correlation, overlap]:
-            numbers = [None if x is None else _number(x) for x in (threshold, frozen, correlation, overlap)]
+        case [str(name), list(shape), weights, kept, threshold, dead, correlation, overlap]:
+            numbers = [None if x is None else _number(x) for x in (threshold, dead, correlation, overlap)]
             if all(map(is_count, [*shape, weights, kept])) and kept <= weights > 0:
                 known = [math.nan if x is None else x for x in numbers[2:]]
                 return Row(name, tuple(shape), weights, kept, numbers[0], numbers[1], known[0], known[1])

@@ -230,10 +230,10 @@ class Surgery(Pruner):
         with self._lit():
             return super().sigma()
 
-    def frozen(self) -> dict[str, Tensor]:
+    def dead(self) -> dict[str, Tensor]:
         """Where no gradient reached a weight."""
         with self._lit():
-            return super().frozen()
+            return super().dead()
 
     def scores(self) -> dict[str, Tensor]:
         """The score of each weight, the dark ones too."""
@@ -307,7 +307,7 @@ class Surgery(Pruner):
 def _unscored(ranked: Ranked) -> Tensor:
     """Where a score is only a place in the order: weights that are zero, or that no gradient reached."""
     zero = ranked.score == torch.finfo(ranked.score.dtype).min
-    return zero if ranked.frozen is None else zero | (ranked.frozen & (ranked.score < 0))
+    return zero if ranked.dead is None else zero | (ranked.dead & (ranked.score < 0))
 
 
 def _lowest(ranked: Ranked, count: Count) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ class Estimate(NamedTuple):
     """Sigma of one parameter, and where no gradient arrived (None: unknown)."""
 
     sigma: Tensor
-    frozen: Tensor | None
+    dead: Tensor | None
 
 
 class Online(Protocol):

@@ -91,7 +91,7 @@ class BatchMeans:
             )
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
-        """The standard error of the averaged iterate; frozen where no gradient came."""
+        """The standard error of the averaged iterate; dead where no gradient came."""
         count, m2, moved = merged([state["means"]], weight.name)
         if state["batch"]:
             moved = moved | state["batch"]["moved"][weight.name]

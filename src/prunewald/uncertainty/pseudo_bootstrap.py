@@ -135,6 +135,6 @@ class PseudoBootstrap:
             warnings.warn(f"sigma is over {count} snapshots, fewer than last={self.last}", stacklevel=5)
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
-        """The standard deviation over the window, with n - 1; frozen where no gradient came in all of it."""
+        """The standard deviation over the window, with n - 1; dead where no gradient came in all of it."""
         count, m2, moved = merged(self._window(state), weight.name)
         return Estimate((m2 / (count - 1)).sqrt_().to(weight.param.device), ~moved.to(weight.param.device))

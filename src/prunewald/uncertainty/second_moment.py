@@ -72,15 +72,15 @@ class SecondMoment:
         """Whether there is a second moment is seen tensor by tensor."""
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
-        """1 / sqrt(v), infinite (and frozen) where v is 0."""
+        """1 / sqrt(v), infinite (and dead) where v is 0."""
         v = self._second_moment(state, weight, optimizer).to(weight.param.device)
-        frozen = v == 0
+        dead = v == 0
         sigma = v.rsqrt_()
         if self.samples is not None and self.batch_size is not None:
-            return Estimate(sigma.div_((self.samples * self.batch_size) ** 0.5), frozen)
+            return Estimate(sigma.div_((self.samples * self.batch_size) ** 0.5), dead)
         if "scale" not in weight.memo:
-            weight.memo["scale"] = _scale(sigma, frozen, weight)
-        return Estimate(sigma.mul_(weight.memo["scale"]), frozen)
+            weight.memo["scale"] = _scale(sigma, dead, weight)
+        return Estimate(sigma.mul_(weight.memo["scale"]), dead)
 
     def _second_moment(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Tensor:
         """v, in a tensor of its own."""
@@ -102,10 +102,10 @@ class SecondMoment:
         return corrected
 
 
-def _scale(sigma: Tensor, frozen: Tensor, weight: Weight) -> float:
+def _scale(sigma: Tensor, dead: Tensor, weight: Weight) -> float:
     """What makes the median over living weights the layer's spread."""
-    if weight.alive is not None or frozen.any():
-        sigma = sigma[~frozen if weight.alive is None else weight.alive & ~frozen]
+    if weight.alive is not None or dead.any():
+        sigma = sigma[~dead if weight.alive is None else weight.alive & ~dead]
     if sigma.numel() < 2:
         return 1.0  # one weight has no spread to be scaled to
     median, _, _ = kth_smallest(lambda: pieces(sigma), (sigma.numel() + 1) // 2)
