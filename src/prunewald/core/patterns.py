@@ -205,17 +205,17 @@ def _group_scores(rows: Ranked, score: GroupScore) -> Ranked:
     """The group scores of rows, in double precision, where squares of float32 cannot overflow."""
     values, norm = rows.score.double(), rows.weight.abs().sum(1, dtype=torch.float64)
     lowest = torch.finfo(rows.score.dtype).min
-    dead = (values == -torch.inf).all(1)
+    gone = (values == -torch.inf).all(1)
     order_only = (values <= lowest) | (rows.weight == 0)
     if rows.dead is not None:
         order_only |= rows.dead & (values < 0)
     if score == "l1":
-        return Ranked(norm.masked_fill(dead, -torch.inf), norm)
+        return Ranked(norm.masked_fill(gone, -torch.inf), norm)
     values = values.masked_fill(order_only, 0.0)  # a copy: the scores are the caller's
     joint = values.mean(1) if score == "mean" else values.clamp_(min=0.0).square_().sum(1)
     # A group without any number ranks below the others, whose scores may be negative; what is pruned, lowest.
     joint = joint.masked_fill_(order_only.all(1), lowest)
-    return Ranked(joint.masked_fill_(dead, -torch.inf), norm)
+    return Ranked(joint.masked_fill_(gone, -torch.inf), norm)
 
 
 def _whole_groups(keep: Count, size: int, groups: int) -> Count:

@@ -180,7 +180,7 @@ class Protocol:
                     sparsity=1 - _kept(own) / sum(mask.numel() for mask in own.values()),
                     **self._costs(start, own),
                     overlap=chosen[r][1],
-                    dead=_dead_share(source, at[r], own),
+                    frozen=_dead_share(source, at[r], own),
                     environment=self.environment | {"seconds": seconds, "how": done.how},
                 )
             )
