@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from prunewald.lab.cache import Cache
-from prunewald.lab.data import Part, Raw, Rule
+from prunewald.lab.data import Images, Raw, Rule
 from prunewald.lab.data.splits import RULES
 from prunewald.lab.networks import Networks
 from prunewald.lab.protocol import Protocol
@@ -24,10 +24,10 @@ def raw(name: str = "fashion-mnist") -> Raw:
         row, column = divmod(label, 4)
         pattern[0, 9 * row : 9 * row + 9, 7 * column : 7 * column + 7] = 0.8
 
-    def part(each: int) -> Part:
+    def part(each: int) -> Images:
         y = torch.arange(10).repeat_interleave(each)
         noise = torch.rand(len(y), 1, 28, 28, generator=generator)
-        return Part((255 * (patterns[y] * noise[:, :, :1, :1] + 0.2 * noise)).byte(), y)
+        return Images((255 * (patterns[y] * noise[:, :, :1, :1] + 0.2 * noise)).byte(), y)
 
     return Raw(name, "ten patterns", tuple("0123456789"), part(16), part(30))
 

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from prunewald.lab.data import NAMES, RULES, DataError, Part, Raw, Rule, scaled, split
+from prunewald.lab.data import NAMES, RULES, DataError, Images, Raw, Rule, scaled, split
 
 
 def raw(name: str, labels: torch.Tensor, classes: int = 10) -> Raw:
-    part = Part(torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1), labels)
+    part = Images(torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1), labels)
     return Raw(name, name, tuple(map(str, range(classes))), part, part)
 
 
@@ -64,7 +64,7 @@ def test_too_few_images() -> None:
 
 
 def test_scaled() -> None:
-    part = Part(torch.tensor([0, 51, 255], dtype=torch.uint8).view(3, 1, 1, 1), torch.tensor([4, 5, 6]))
+    part = Images(torch.tensor([0, 51, 255], dtype=torch.uint8).view(3, 1, 1, 1), torch.tensor([4, 5, 6]))
     assert scaled(part).x.flatten().tolist() == pytest.approx([0, 0.2, 1])
     some = scaled(part, torch.tensor([2, 0]))
     assert (some.x.flatten().tolist(), some.y.tolist()) == ([1, 0], [6, 4])

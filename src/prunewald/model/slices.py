@@ -9,7 +9,7 @@ Index: TypeAlias = Any  # whatever a tensor can be indexed with: int, slice, a t
 
 
 @dataclass(frozen=True)
-class Part:
+class Slice:
     """A named piece of one parameter, scored and pruned as one tensor: all of it, or a slice."""
 
     name: str  # "fc1.weight", or "conv1.weight[2]"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from prunewald.model.slices import Index, Part
+from prunewald.model.slices import Index, Slice
 
 Target: TypeAlias = str | type[nn.Module] | nn.Module | nn.Parameter | tuple[str, Index]
 
@@ -27,7 +27,7 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
 
 def find_parts(
     model: nn.Module, targets: Iterable[Target] | Target | None, ignore: Iterable[Target] | Target | None
-) -> list[Part]:
+) -> list[Slice]:
     """The parts of a model to prune; an error for a target that matches nothing or parts that overlap."""
     names = canonical_names(model)
     params = dict(model.named_parameters())
@@ -51,13 +51,13 @@ def find_parts(
     return kept
 
 
-def _default(model: nn.Module, names: Mapping[str, str]) -> list[Part]:
+def _default(model: nn.Module, names: Mapping[str, str]) -> list[Slice]:
     """Every floating parameter of two or more dimensions outside embedding and norm modules, never a bias."""
     params = dict(model.named_parameters())
     barred = {names[name] for name in names if _is_lookup_or_norm(_owner(model, name))}
     barred |= {name for name in params if _is_scale(model, name)}
     chosen = (n for n, p in params.items() if _is_weight(n, p) and p.numel() and n not in barred)
-    return [Part(name, name) for name in chosen]
+    return [Slice(name, name) for name in chosen]
 
 
 def _is_weight(name: str, param: Tensor) -> bool:
@@ -99,9 +99,9 @@ def _names_type(value: object) -> bool:
     return isinstance(value, str | type | nn.Module | nn.Parameter)
 
 
-def _match_all(model: nn.Module, names: Mapping[str, str], targets: list[Target], role: str) -> list[Part]:
+def _match_all(model: nn.Module, names: Mapping[str, str], targets: list[Target], role: str) -> list[Slice]:
     """All parts the targets name, each once, in the order of the model."""
-    found: dict[str, Part] = {}
+    found: dict[str, Slice] = {}
     for target in targets:
         parts = match(model, target)
         if not parts:
@@ -116,7 +116,7 @@ def _match_all(model: nn.Module, names: Mapping[str, str], targets: list[Target]
     return sorted(found.values(), key=lambda part: order[part.param])
 
 
-def _free_name(part: Part, taken: Mapping[str, Part]) -> str:
+def _free_name(part: Slice, taken: Mapping[str, Slice]) -> str:
     """The name of a part; two sets of places with the same name are numbered."""
     name, number = part.name, 1
     while isinstance(part.index, Tensor) and name in taken and taken[name].index is not part.index:
@@ -125,18 +125,18 @@ def _free_name(part: Part, taken: Mapping[str, Part]) -> str:
     return name
 
 
-def match(model: nn.Module, target: Target) -> list[Part]:
+def match(model: nn.Module, target: Target) -> list[Slice]:
     """The parts one target names; none where nothing matches."""
     names = canonical_names(model)
     if isinstance(target, tuple):
         return [_sliced(names, *target)]
     if isinstance(target, str):
         if target in names:
-            return [Part(names[target], names[target])]
+            return [Slice(names[target], names[target])]
         if (match := _SLICED.match(target)) and match["name"] in names:
             return [_sliced(names, match["name"], _parse(match["index"]))]
     chosen = (names[name] for name, param in _params(model) if _means(model, target, name, param))
-    return [Part(name, name) for name in dict.fromkeys(chosen)]
+    return [Slice(name, name) for name in dict.fromkeys(chosen)]
 
 
 def _params(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -185,10 +185,10 @@ def _spells(pattern: str, name: str) -> bool:
     return anchored and any(c.isalnum() for c in last) and fnmatchcase(name.rpartition(".")[2], last)
 
 
-def _sliced(names: Mapping[str, str], name: str, index: Index) -> Part:
+def _sliced(names: Mapping[str, str], name: str, index: Index) -> Slice:
     if name not in names:
         raise ValueError(f"target {(name, index)!r}: there is no parameter {name!r}; there are {_some(names)}")
-    return Part(f"{names[name]}[{_spell(index)}]", names[name], index)
+    return Slice(f"{names[name]}[{_spell(index)}]", names[name], index)
 
 
 def _parse(text: str) -> Index:
@@ -211,14 +211,14 @@ def _spell(index: Index) -> str:
     return str(index)
 
 
-def _without(part: Part, hole: Part, param: Tensor) -> Part:
+def _without(part: Slice, hole: Slice, param: Tensor) -> Slice:
     inside = torch.zeros(param.shape, dtype=torch.bool, device=param.device)
     part.put_(inside, torch.tensor(True, device=param.device))
     hole.put_(inside, torch.tensor(False, device=param.device))
-    return Part(part.name, part.param, inside)
+    return Slice(part.name, part.param, inside)
 
 
-def _check(part: Part, param: Tensor) -> None:
+def _check(part: Slice, param: Tensor) -> None:
     if not param.is_floating_point():
         raise TypeError(f"{part.name!r} is {param.dtype}; only floating tensors can be pruned: ignore it")
     try:
@@ -234,8 +234,8 @@ def _check(part: Part, param: Tensor) -> None:
             raise ValueError(f"{part.name!r} names some weights of {part.param!r} twice: give each place once")
 
 
-def _check_overlap(parts: list[Part], params: Mapping[str, Tensor]) -> None:
-    by_param: dict[str, list[Part]] = {}
+def _check_overlap(parts: list[Slice], params: Mapping[str, Tensor]) -> None:
+    by_param: dict[str, list[Slice]] = {}
     for part in parts:
         by_param.setdefault(part.param, []).append(part)
     for name, several in by_param.items():

@@ -12,7 +12,7 @@ from prunewald.core.patterns import Element, Pattern
 from prunewald.core.ranking import Count, Ranked, Scores
 from prunewald.core.weights import Group, Moments, Weight, WeightStats
 from prunewald.model.optimizers import keeps_mean_square
-from prunewald.model.slices import Part
+from prunewald.model.slices import Slice
 from prunewald.pruning.report import Row
 from prunewald.statistics.wald import rank_correlation
 from prunewald.uncertainty import Estimate
@@ -27,7 +27,7 @@ class Scorer:
     def __init__(
         self,
         weights: Mapping[str, Weight],
-        parts: Sequence[Part],
+        parts: Sequence[Slice],
         criterion: Criterion,
         estimate: Callable[[Weight], Estimate] | None,
         statistic: Callable[[str], Tensor | None] = lambda name: None,

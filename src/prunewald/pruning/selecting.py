@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from prunewald.core.allocation import Allocation, Count
 from prunewald.core.patterns import Element, Pattern
 from prunewald.core.ranking import Ranked, Scores
-from prunewald.model.slices import Part
+from prunewald.model.slices import Slice
 from prunewald.model.targets import match
 from prunewald.pruning.checks import describe
 from prunewald.pruning.report import Report, Row
@@ -52,7 +52,7 @@ def _refuse_revival(counts: Mapping[str, Count], alive: Mapping[str, Tensor], sp
 
 
 def by_part(
-    model: nn.Module, parts: Sequence[Part], given: Mapping[str, float], what: str = "sparsity"
+    model: nn.Module, parts: Sequence[Slice], given: Mapping[str, float], what: str = "sparsity"
 ) -> dict[str, float]:
     """Resolve the keys of a dict: part names, parameter names, modules, globs."""
     names = {part.name for part in parts}

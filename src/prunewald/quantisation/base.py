@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prunewald.model.optimizers import owned, with_closures
-from prunewald.model.slices import Part
+from prunewald.model.slices import Slice
 from prunewald.pruner import Pruner
 from prunewald.pruning.selecting import by_part
 
@@ -47,11 +47,11 @@ class Quantised(ABC):
         _quantised.discard(self.pruner)
 
     @abstractmethod
-    def _ready_(self, parts: Iterable[Part]) -> None:
+    def _ready_(self, parts: Iterable[Slice]) -> None:
         """Prepare weights and gradients for the optimizer to move them."""
 
     @abstractmethod
-    def _settle_(self, parts: Iterable[Part]) -> None:
+    def _settle_(self, parts: Iterable[Slice]) -> None:
         """Give the weights their few values, as the model is to see them."""
 
     @torch.no_grad()
@@ -62,7 +62,7 @@ class Quantised(ABC):
             self._ready_(own)
         return given
 
-    def _settled(self, closure: Callable[..., Any], own: list[Part]) -> Callable[..., Any]:
+    def _settled(self, closure: Callable[..., Any], own: list[Slice]) -> Callable[..., Any]:
         """A closure that is evaluated with the few values, and whose gradients the optimizer is ready to use."""
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
@@ -79,11 +79,11 @@ class Quantised(ABC):
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         self._settle_(self._parts_of(optimizer))
 
-    def _parts_of(self, optimizer: Optimizer) -> list[Part]:
+    def _parts_of(self, optimizer: Optimizer) -> list[Slice]:
         at = next(i for i, own in enumerate(self.pruner.optimizers) if own is optimizer)
         return [part for part in self.parts.values() if part.param in self._owners[at]]
 
-    def _weight(self, part: Part) -> Tensor:
+    def _weight(self, part: Slice) -> Tensor:
         return part.take(self._params[part.param].detach())
 
     def _check_state(self, state: Mapping[str, Any], keys: tuple[str, str]) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from prunewald.core.ranking import as_rows
-from prunewald.model.slices import Part
+from prunewald.model.slices import Slice
 from prunewald.pruner import Pruner
 from prunewald.pruning.checks import copied
 from prunewald.quantisation.base import Quantised, by_target, check_pruner
@@ -91,7 +91,7 @@ class LinearValues(Quantised):
     # ---- a step --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _ready_(self, parts: Iterable[Part]) -> None:
+    def _ready_(self, parts: Iterable[Slice]) -> None:
         """Bring the full values in, except where a weight was changed since they were rounded: pruned, or loaded."""
         for part in parts:
             if (full := self._full.pop(part.name, None)) is not None:
@@ -100,7 +100,7 @@ class LinearValues(Quantised):
                 part.put_(self._params[part.param], torch.where(same, full.to(weight), weight))
 
     @torch.no_grad()
-    def _settle_(self, parts: Iterable[Part]) -> None:
+    def _settle_(self, parts: Iterable[Slice]) -> None:
         """Put the full values away, and round."""
         for part in parts:
             if part.name not in self._full:

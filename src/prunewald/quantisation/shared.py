@@ -9,7 +9,7 @@ from torch.optim import LBFGS, Optimizer
 
 from prunewald.core.kmeans import kmeans_1d
 from prunewald.model.optimizers import forget_history_, group_of
-from prunewald.model.slices import Part
+from prunewald.model.slices import Slice
 from prunewald.pruner import Pruner
 from prunewald.quantisation.base import Quantised, by_target, check_pruner
 from prunewald.util.tensors import dense
@@ -78,7 +78,7 @@ class SharedValues(Quantised):
 
     # ---- a step --------------------------------------------------------------------------------------------------
 
-    def _ready_(self, parts: Iterable[Part]) -> None:
+    def _ready_(self, parts: Iterable[Slice]) -> None:
         """Let the members of a cluster have one gradient."""
         for part in parts:
             tied, param = self._living(part), self._params[part.param]
@@ -92,7 +92,7 @@ class SharedValues(Quantised):
             if param.grad.is_sparse:
                 param.grad = grad.to_sparse(param.grad.sparse_dim())
 
-    def _settle_(self, parts: Iterable[Part]) -> None:
+    def _settle_(self, parts: Iterable[Slice]) -> None:
         """Make the members of a cluster equal again: most optimizers moved them alike, but for rounding."""
         for part in parts:
             tied, param = self._living(part), self._params[part.param].detach()
@@ -108,17 +108,17 @@ class SharedValues(Quantised):
 
     # ---- clusters ------------------------------------------------------------------------------------------------
 
-    def _cluster(self, part: Part, size: int) -> "_Tied":
+    def _cluster(self, part: Slice, size: int) -> "_Tied":
         alive = part.take(self.pruner._holder.mask(part.param))
         values, codes = kmeans_1d(self._weight(part)[alive], size)
         return _Tied(_places(part, self._params[part.param], alive), codes.to(torch.int64), values)
 
-    def _is_tied(self, part: Part) -> bool:
+    def _is_tied(self, part: Slice) -> bool:
         """Whether the weights share their values already, as after a resume; then the optimizer's state is theirs."""
         tied = self._tied[part.name]
         return torch.equal(_take(self._params[part.param].detach(), tied.places), tied.values[tied.codes])
 
-    def _living(self, part: Part) -> "_Tied":
+    def _living(self, part: Slice) -> "_Tied":
         """The cluster's members where the parameter is now, without those that were pruned since."""
         tied, param = self._tied[part.name], self._params[part.param]
         alive = self.pruner._holder.mask(part.param)
@@ -135,12 +135,12 @@ class SharedValues(Quantised):
             self._tied[part.name] = tied
         return tied
 
-    def _coded(self, part: Part) -> Tensor:
+    def _coded(self, part: Slice) -> Tensor:
         tied, param = self._living(part), self._params[part.param]
         codes = torch.full((param.numel(),), -1, device=param.device)
         return part.take(codes.index_copy_(0, tied.places, tied.codes).view(param.shape)).clone()
 
-    def _forget_(self, parts: Iterable[Part]) -> None:
+    def _forget_(self, parts: Iterable[Slice]) -> None:
         for name in {part.param for part in parts}:
             for optimizer in self.pruner.optimizers:
                 _start_anew_(optimizer, self._params[name])
@@ -179,7 +179,7 @@ class _Tied:
         return zeros.index_add_(0, self.codes, members.to(torch.float64))
 
 
-def _places(part: Part, param: Tensor, alive: Tensor) -> Tensor:
+def _places(part: Slice, param: Tensor, alive: Tensor) -> Tensor:
     """Where the living weights of a part are in the flat parameter."""
     numbers = torch.arange(param.numel(), device=param.device).view(param.shape)
     return part.take(numbers)[alive]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from prunewald.model.slices import Part
+from prunewald.model.slices import Slice
 from prunewald.pruner import Pruner
 from prunewald.pruning.checks import copied
 from prunewald.strategies.checks import check_functions, checked_levels
@@ -52,7 +52,7 @@ def sensitivity(pruner: Pruner, evaluate: Callable[[], float], levels: Iterable[
     return Sensitivity(levels, dense, layers)
 
 
-def _chosen(pruner: Pruner, part: Part, level: float) -> Tensor | None:
+def _chosen(pruner: Pruner, part: Slice, level: float) -> Tensor | None:
     """The mask of the parameter with one part pruned to a level; None where it is already."""
     alive = part.take(pruner.masks[part.param])
     if level <= 1 - int(alive.sum()) / alive.numel():

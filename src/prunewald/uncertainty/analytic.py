@@ -22,7 +22,7 @@ _FULL = 20_000  # parameters whose information matrix is held whole
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockDiagnosis:
     """What the matrices of one block of parameters looked like: what the paper had to find out by hand."""
 
     params: tuple[str, ...]
@@ -38,7 +38,7 @@ class Diagnosis:
     """Whether the standard errors can be believed."""
 
     samples: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[BlockDiagnosis, ...]
     bad: dict[str, int]  # parameters with entries that have no standard error, and how many
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class Spectrum(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class BlockMatrices:
     """One block of parameters: its information, the covariance of its scores, and what they were made from."""
 
     names: tuple[str, ...]
@@ -97,10 +97,10 @@ class Part:
         error = (self.covariance.diagonal() / self.samples).sqrt()
         return (self.mean / error)[error > 0]
 
-    def diagnosed(self, spectrum: Spectrum, variance: Tensor) -> Block:
+    def diagnosed(self, spectrum: Spectrum, variance: Tensor) -> BlockDiagnosis:
         """What there is to say about it."""
         living = spectrum.values[spectrum.keep].abs()
-        return Block(
+        return BlockDiagnosis(
             params=self.names,
             size=len(variance),
             rank=len(living),
@@ -110,7 +110,7 @@ class Part:
         )
 
 
-Variance = Callable[[Part, Spectrum], Tensor]
+Variance = Callable[[BlockMatrices, Spectrum], Tensor]
 
 
 def solve(problem: Problem, observed: bool, variance: Variance) -> Sigmas:
@@ -126,7 +126,7 @@ def solve(problem: Problem, observed: bool, variance: Variance) -> Sigmas:
     return _named(problem, torch.cat(flat), tuple(blocks))
 
 
-def _named(problem: Problem, flat: Tensor, blocks: tuple[Block, ...]) -> Sigmas:
+def _named(problem: Problem, flat: Tensor, blocks: tuple[BlockDiagnosis, ...]) -> Sigmas:
     sigmas = Sigmas()
     values = iter(flat.split([int(alive.sum()) for alive in problem.alive.values()]))
     for name, param in problem.params.items():
@@ -137,8 +137,8 @@ def _named(problem: Problem, flat: Tensor, blocks: tuple[Block, ...]) -> Sigmas:
     return sigmas
 
 
-def parts(problem: Problem, observed: bool) -> Iterator[Part]:
-    """Block by block, since the matrices of all may not fit: the data are gone through again for each."""
+def parts(problem: Problem, observed: bool) -> Iterator[BlockMatrices]:
+    """BlockDiagnosis by block, since the matrices of all may not fit: the data are gone through again for each."""
     count = problem.count
     # A Hessian has the rounding of the model; outer products are added up in double precision.
     dtype = next(iter(problem.params.values())).dtype if observed else torch.float64
@@ -149,7 +149,9 @@ def parts(problem: Problem, observed: bool) -> Iterator[Part]:
         for scores in problem.scores(names):
             covariance += scores.T @ scores
             total += scores.sum(0)
-        yield Part(names, information / count, covariance / count, total / count, count, torch.finfo(dtype).eps)
+        yield BlockMatrices(
+            names, information / count, covariance / count, total / count, count, torch.finfo(dtype).eps
+        )
 
 
 def _blocks(alive: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
@@ -201,7 +203,7 @@ class InverseFisher(_Inverting):
         with evaluating(model):
             problem, dispersion = pose(model, batches, loss, masks).balanced()
 
-            def variance(part: Part, spectrum: Spectrum) -> Tensor:
+            def variance(part: BlockMatrices, spectrum: Spectrum) -> Tensor:
                 inverse = spectrum.inverted(self.inverse, self.damping)
                 return dispersion * (spectrum.vectors.square() @ inverse) / part.samples
 
@@ -216,7 +218,7 @@ class Sandwich(_Inverting):
     def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
         """Standard errors by parameter name."""
 
-        def variance(part: Part, spectrum: Spectrum) -> Tensor:
+        def variance(part: BlockMatrices, spectrum: Spectrum) -> Tensor:
             bread = (spectrum.vectors * spectrum.inverted(self.inverse, self.damping)) @ spectrum.vectors.T
             return ((bread @ part.covariance) * bread).sum(1) / part.samples
 
@@ -251,7 +253,7 @@ class SgdAsymptotic:
         )
         return sigmas
 
-    def _variance(self, gain: float, part: Part, spectrum: Spectrum) -> Tensor:
+    def _variance(self, gain: float, part: BlockMatrices, spectrum: Spectrum) -> Tensor:
         h, vectors = gain * spectrum.values, spectrum.vectors
         if float(h.min()) * 2 * self.rate <= 1:
             raise ValueError(

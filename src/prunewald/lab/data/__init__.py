@@ -3,7 +3,7 @@
 from prunewald.lab.data.carried import EMBEDDED, embedded
 from prunewald.lab.data.catalogue import NAMES, VARIABLE, load
 from prunewald.lab.data.fashion import fashion_mnist, read_folder
-from prunewald.lab.data.images import DataError, Dataset, Part, Raw, scaled
+from prunewald.lab.data.images import DataError, Dataset, Images, Raw, scaled
 from prunewald.lab.data.splits import RULES, Rule, Split, split
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "VARIABLE",
     "DataError",
     "Dataset",
-    "Part",
+    "Images",
     "Raw",
     "Rule",
     "Split",

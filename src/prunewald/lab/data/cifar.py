@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from prunewald.lab.data.images import DataError, Part
+from prunewald.lab.data.images import DataError, Images
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FIRST = "data_batch_*.bin"  # what tells such a folder
@@ -23,14 +23,14 @@ SUMS = {
 }
 
 
-def read_cifar(root: Path, verify: bool) -> tuple[Part, Part]:
+def read_cifar(root: Path, verify: bool) -> tuple[Images, Images]:
     """The training and test part."""
     batches = {name: _read(root / name, expected if verify else None) for name, expected in SUMS.items()}
     test = batches.pop(TEST)
-    return Part(*(torch.cat(tensors) for tensors in zip(*batches.values(), strict=True))), test
+    return Images(*(torch.cat(tensors) for tensors in zip(*batches.values(), strict=True))), test
 
 
-def _read(path: Path, expected: str | None) -> Part:
+def _read(path: Path, expected: str | None) -> Images:
     if not path.is_file():
         raise DataError(f"data folder {str(path.parent)!r} has no {path.name}: fetch all six .bin files")
     raw = path.read_bytes()
@@ -47,4 +47,4 @@ def _read(path: Path, expected: str | None) -> Part:
             f"{path} does not match the checksum of the published file: fetch it again "
             "(verify=False takes other data of this form)"
         )
-    return Part(records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].long())
+    return Images(records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].long())

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prunewald.lab.data.images import DataError, Part
+from prunewald.lab.data.images import DataError, Images
 from prunewald.lab.pool import cpus
 from prunewald.util.progress import Bar, progress_bar
 
@@ -34,7 +34,7 @@ IMAGENET100 = tuple(
 )
 
 
-def read_class_folders(root: Path, side: int) -> tuple[tuple[str, ...], Part, Part, int]:
+def read_class_folders(root: Path, side: int) -> tuple[tuple[str, ...], Images, Images, int]:
     """The class names, the training part, the test part (folder val), and the longest side of any image before."""
     _need_pillow()
     if side < 1:
@@ -87,7 +87,7 @@ def _listed(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if not path.name.startswith(".")]
 
 
-def _decoded(classes: list[list[Path]], side: int, bar: Bar) -> tuple[Part, int]:
+def _decoded(classes: list[list[Path]], side: int, bar: Bar) -> tuple[Images, int]:
     """All images, and the longest side of any before."""
     counts = torch.tensor([len(paths) for paths in classes])
     x = torch.empty(int(counts.sum()), 3, side, side, dtype=torch.uint8)
@@ -101,7 +101,7 @@ def _decoded(classes: list[list[Path]], side: int, bar: Bar) -> tuple[Part, int]
         for paths, longest in zip(classes, pool.map(one, classes, x.split(counts.tolist())), strict=True):
             largest = max(largest, longest)
             bar.update(len(paths))
-    return Part(x, torch.arange(len(classes)).repeat_interleave(counts)), largest
+    return Images(x, torch.arange(len(classes)).repeat_interleave(counts)), largest
 
 
 def _decode(path: Path, out: Any) -> int:

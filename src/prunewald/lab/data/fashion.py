@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prunewald.lab.data.carried import embedded
 from prunewald.lab.data.catalogue import load
-from prunewald.lab.data.images import Dataset, Part, scaled
+from prunewald.lab.data.images import Dataset, Images, scaled
 from prunewald.lab.data.splits import split
 
 
@@ -19,7 +19,7 @@ def fashion_mnist(seed: int, folder: str | Path | None = None, *, verify: bool =
     return Dataset(train=scaled(raw.train, rows.train), val=scaled(raw.train, rows.val), test=scaled(raw.test))
 
 
-def read_folder(folder: str | Path) -> tuple[Part, Part]:
+def read_folder(folder: str | Path) -> tuple[Images, Images]:
     """The full training and test part, as bytes."""
     raw = load("fashion-mnist", folder)
     return raw.train, raw.test

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prunewald.lab.data.images import DataError, Part
+from prunewald.lab.data.images import DataError, Images
 
 SIDE, CLASSES = 28, 10
 FIRST = "train-images*idx3-ubyte*"  # what tells such a folder
@@ -25,20 +25,20 @@ class Sum(NamedTuple):
     contents: str
 
 
-def read_idx(root: Path, sums: dict[str, Sum] | None) -> tuple[Part, Part]:
+def read_idx(root: Path, sums: dict[str, Sum] | None) -> tuple[Images, Images]:
     """The training and test part; `sums` by the usual file name, or None to take any images of the right size."""
     train, test = (_read_part(root, prefix, sums) for prefix in ("train", "t10k"))
     return train, test
 
 
-def _read_part(root: Path, prefix: str, sums: dict[str, Sum] | None) -> Part:
+def _read_part(root: Path, prefix: str, sums: dict[str, Sum] | None) -> Images:
     images, _ = _read(root, f"{prefix}-images", "idx3-ubyte", sums)
     labels, path = _read(root, f"{prefix}-labels", "idx1-ubyte", sums)
     if len(labels) != len(images):
         raise DataError(f"{path} has {len(labels)} labels for {len(images)} images: fetch the files again")
     if len(labels) and int(labels.max()) >= CLASSES:
         raise DataError(f"{path} is damaged (label {int(labels.max())}, the largest is {CLASSES - 1}): fetch it again")
-    return Part(images, labels.long())
+    return Images(images, labels.long())
 
 
 def _read(root: Path, stem: str, kind: str, sums: dict[str, Sum] | None) -> tuple[Tensor, Path]:

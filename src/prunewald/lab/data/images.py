@@ -10,7 +10,7 @@ class DataError(ValueError):
     """The data asked for is missing or damaged."""
 
 
-class Part(NamedTuple):
+class Images(NamedTuple):
     """Images and their labels."""
 
     x: Tensor
@@ -21,9 +21,9 @@ class Part(NamedTuple):
 class Dataset:
     """A data set in its three parts."""
 
-    train: Part
-    val: Part
-    test: Part
+    train: Images
+    val: Images
+    test: Images
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,16 +36,16 @@ class Raw:
     name: str
     source: str
     classes: tuple[str, ...]
-    train: Part
-    test: Part
+    train: Images
+    test: Images
 
 
-def scaled(part: Part, rows: Tensor | None = None) -> Part:
+def scaled(part: Images, rows: Tensor | None = None) -> Images:
     """Images with pixels in [0, 1], and their labels; `rows` picks and orders them."""
     x, y = part if rows is None else (part.x[rows], part.y[rows])
-    return Part(x / 255, y)
+    return Images(x / 255, y)
 
 
-def described(title: str, train: Part, test: Part, remark: str = "") -> str:
+def described(title: str, train: Images, test: Images, remark: str = "") -> str:
     """Say what was read: a title, and how many images."""
     return f"{title} ({len(train.y):,} + {len(test.y):,} images{remark})"
