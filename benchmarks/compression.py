@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import prunewald as pw
 from benchmarks.bench import parser, record
 from prunewald.companions import distillation_loss
-from prunewald.lab.architectures import Mlp
+from prunewald.lab.architectures import MLP
 from prunewald.lab.data import load, split
 from prunewald.quantisation import SharedValues
 from prunewald.statistics.paired import paired
@@ -76,7 +76,7 @@ RECIPES = {
     "lenet-5": Recipe(
         lenet_5, "Deep Compression 39x at 0.74 % (dense 0.80)", 8, 3, 2, (0.93, 0.965, 0.982, 0.99), 16,
     ),
-    "mlp": Recipe(Mlp, "", 10, 4, 2, (0.9, 0.96, 0.98, 0.988), 16),
+    "mlp": Recipe(MLP, "", 10, 4, 2, (0.9, 0.96, 0.98, 0.988), 16),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from benchmarks.bench import interleaved, parser, record, wait
 from prunewald.ensemble import RMSprop, train_many
 from prunewald.ensemble.job import Job
 from prunewald.ensemble.together import Together
-from prunewald.lab.architectures import PaperCnn
+from prunewald.lab.architectures import PaperCNN
 
 BATCH, ROWS, LR = 128, 5400, 1e-3
 
@@ -87,7 +87,7 @@ def compare(name: str, make: Callable[[], nn.Module], counts: list[int], options
 
 def whole(replicas: int, epochs: int, device: torch.device) -> dict[str, float]:
     """Everything: initialisation, bootstrap, trial, training and result, against the plain loop's steps."""
-    step, (x, y) = plain(PaperCnn, device), data(device)
+    step, (x, y) = plain(PaperCNN, device), data(device)
     steps = epochs * -(-ROWS // BATCH)
     step()
     wait()
@@ -98,10 +98,10 @@ def whole(replicas: int, epochs: int, device: torch.device) -> dict[str, float]:
     one = time.perf_counter() - began
     options: dict[str, Any] = {"optimizer": RMSprop(LR), "resample": "bootstrap", "progress": False}
     began = time.perf_counter()
-    train_many(PaperCnn, x, y, seeds=range(replicas), epochs=1, **options)
+    train_many(PaperCNN, x, y, seeds=range(replicas), epochs=1, **options)
     first = time.perf_counter() - began
     began = time.perf_counter()
-    done = train_many(PaperCnn, x, y, seeds=range(replicas), epochs=epochs, **options)
+    done = train_many(PaperCNN, x, y, seeds=range(replicas), epochs=epochs, **options)
     many = time.perf_counter() - began
     print(
         f"train_many, {replicas} replicas, {epochs} epochs: {many:.2f} s, one plain loop {one:.2f} s ({done.how}); "
@@ -120,9 +120,9 @@ if __name__ == "__main__":
     args.add_argument("--epochs", type=int, default=50)
     chosen = args.parse_args()
     numbers = {
-        "PaperCnn, 9,660 parameters": compare("PaperCnn", PaperCnn, chosen.cnn, chosen),
+        "PaperCNN, 9,660 parameters": compare("PaperCNN", PaperCNN, chosen.cnn, chosen),
         "MLP 784-512-1024-512-10": compare("MLP", mlp, chosen.mlp, chosen),
-        "a whole training of PaperCnn": whole(
+        "a whole training of PaperCNN": whole(
             max(min(chosen.cnn[-1], 100), 1), chosen.epochs, torch.device(chosen.device)
         ),
     }

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import prunewald as pw
 from benchmarks.bench import parser, record
-from prunewald.lab.architectures import PaperCnn
+from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.data import fashion_mnist
 from prunewald.lab.train import accuracy, steps, train
 from prunewald.uncertainty import Bootstrap, Online
@@ -24,11 +24,11 @@ from prunewald.uncertainty.curvature import evaluating, pose
 BATCH, LAST = 128, 200
 
 
-def trained(device: str, epochs: int, dropout: float) -> tuple[PaperCnn, Any, dict[str, dict[str, Tensor]], Any]:
+def trained(device: str, epochs: int, dropout: float) -> tuple[PaperCNN, Any, dict[str, dict[str, Tensor]], Any]:
     """The network, its data, and the sigmas of the estimators that watched it."""
     data = fashion_mnist(0)
     torch.manual_seed(0)
-    model = PaperCnn(dropout).to(device)
+    model = PaperCNN(dropout).to(device)
     optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
     total = steps(len(data.train.y), epochs, BATCH)
     recipes: dict[str, Online] = {

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prunewald.core.allocation import Erk, Global, Lamp, Layer, Row, apportion, lamp, layer_count
+from prunewald.core.allocation import ERK, LAMP, Global, Layer, Row, apportion, lamp, layer_count
 from prunewald.core.ranking import Ranked, Scores
 
 shapes = st.lists(
@@ -58,7 +58,7 @@ LENET = {"conv1": (6, 1, 5, 5), "conv2": (16, 6, 5, 5), "fc1": (120, 400), "fc2"
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.5, 0.9, 0.97, 0.995])
 def test_erk_is_the_formula_to_the_nearest_weight(sparsity):
-    counts = Erk()(unscored(LENET), sparsity)
+    counts = ERK()(unscored(LENET), sparsity)
     total = sum(map(math.prod, LENET.values()))
     assert sum(counts.values()) == total - round(sparsity * total)
     for name, density in erk_by_hand(LENET, sum(counts.values())).items():
@@ -68,7 +68,7 @@ def test_erk_is_the_formula_to_the_nearest_weight(sparsity):
 @given(shapes, shares)
 def test_erk_counts_add_up_and_fit(shapes, sparsity):
     scores = unscored(shapes)
-    counts = Erk()(scores, sparsity)
+    counts = ERK()(scores, sparsity)
     assert sum(counts.values()) == max(layer_count(sum(scores.sizes.values()), sparsity), len(shapes))
     assert all(1 <= count <= scores.sizes[name] for name, count in counts.items())
 
@@ -76,7 +76,7 @@ def test_erk_counts_add_up_and_fit(shapes, sparsity):
 @given(shapes, shares, shares)
 def test_erk_never_gives_back_at_a_higher_sparsity(shapes, one, other):
     scores = unscored(shapes)
-    more, fewer = Erk()(scores, min(one, other)), Erk()(scores, max(one, other))
+    more, fewer = ERK()(scores, min(one, other)), ERK()(scores, max(one, other))
     assert all(fewer[name] <= more[name] for name in shapes)
 
 
@@ -150,7 +150,7 @@ def layers(draw, values):
 @given(layers(st.floats(0.0, 100.0, width=32, allow_subnormal=False)), shares)
 def test_lamp_with_magnitude_is_the_papers(tensors, sparsity):
     scores = scored(tensors)
-    counts = Lamp()(scores, sparsity)
+    counts = LAMP()(scores, sparsity)
     total = sum(scores.sizes.values())
     assert sum(counts.values()) == layer_count(total, sparsity)
     for t in tensors.values():
@@ -161,13 +161,13 @@ def test_lamp_with_magnitude_is_the_papers(tensors, sparsity):
 @given(layers(st.sampled_from([0.5, 1.0, 2.0, 4.0, -1.0, -2.0])), shares)
 def test_lamp_counts_are_the_head_of_the_common_order(tensors, sparsity):
     total = sum(t.score.numel() for t in tensors.values())
-    assert Lamp()(scored(tensors), sparsity) == counts_by_hand(tensors, layer_count(total, sparsity))
+    assert LAMP()(scored(tensors), sparsity) == counts_by_hand(tensors, layer_count(total, sparsity))
 
 
 @given(layers(st.sampled_from([0.0, -0.0, 0.5, 1.0, 1.5, 3e38, math.inf, -1.0, -3e38, -math.inf])), shares, shares)
 def test_lamp_never_gives_back_at_a_higher_sparsity(tensors, one, other):
     scores = scored(tensors)
-    more, fewer = Lamp()(scores, min(one, other)), Lamp()(scores, max(one, other))
+    more, fewer = LAMP()(scores, min(one, other)), LAMP()(scores, max(one, other))
     assert all(fewer[name] <= more[name] for name in tensors)
 
 
@@ -188,8 +188,8 @@ def test_lamp_by_hand():
     tensors = {"big": Ranked(big, big), "small": Ranked(small, small)}
     assert lamp(tensors["big"]).score.tolist() == pytest.approx([100 / 2600, 900 / 2500, 1.0])
     assert lamp(tensors["small"]).score.tolist() == pytest.approx([0.5, 1.0])
-    assert Lamp()(scored(tensors), 0.5) == {"big": 1, "small": 2}
-    assert Lamp()(scored(tensors), 0.1) == {"big": 3, "small": 2}  # a zero goes first
+    assert LAMP()(scored(tensors), 0.5) == {"big": 1, "small": 2}
+    assert LAMP()(scored(tensors), 0.1) == {"big": 3, "small": 2}  # a zero goes first
     assert Global()(scored(tensors), 0.5) == {"big": 3, "small": 0}
 
 
@@ -208,6 +208,6 @@ def test_lamp_is_the_same_on_every_device():
     tensors = {str(i): Ranked(row * 2**i, row.abs()) for i, row in enumerate(score)}
     moved = {name: Ranked(t.score.cuda(), t.weight.cuda()) for name, t in tensors.items()}
     for sparsity in (0.1, 0.5, 0.9, 0.999):
-        counts = Lamp()(scored(moved), sparsity)
-        assert counts == Lamp()(scored(tensors), sparsity)
+        counts = LAMP()(scored(moved), sparsity)
+        assert counts == LAMP()(scored(tensors), sparsity)
         assert sum(counts.values()) == layer_count(score.numel(), sparsity)

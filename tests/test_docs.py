@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.lab.architectures import Mlp
+from prunewald.lab.architectures import MLP
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -82,7 +82,7 @@ def test_a_page_of_the_docs_runs_from_top_to_bottom(page, tmp_path, monkeypatch)
 def test_from_megabytes_to_kilobytes_in_five_lines(tmp_path, monkeypatch, one_thread):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    model = Mlp()
+    model = MLP()
     optimizer = torch.optim.Adam(model.parameters())
 
     def train(epochs):
@@ -98,7 +98,7 @@ def test_from_megabytes_to_kilobytes_in_five_lines(tmp_path, monkeypatch, one_th
     exec(block, {"model": model, "optimizer": optimizer, "train": train})
     assert 5.8e6 < sum(param.nbytes for param in model.parameters()) < 5.9e6
     assert Path("model.pw").stat().st_size < 45_000
-    small = pw.load("model.pw", into=Mlp())
+    small = pw.load("model.pw", into=MLP())
     assert torch.equal(small.classifier[0].weight, model.classifier[0].weight)
     assert sum(int((param == 0).sum()) for param in small.parameters()) > 0.97 * 1_455_104
 

@@ -23,7 +23,7 @@ from prunewald.uncertainty import (
     PseudoBootstrap,
     Sandwich,
     SecondMoment,
-    SgdAsymptotic,
+    SGDAsymptotic,
 )
 
 __version__ = "0.1.0"
@@ -50,7 +50,7 @@ __all__ = [
     "Report",
     "Sandwich",
     "SecondMoment",
-    "SgdAsymptotic",
+    "SGDAsymptotic",
     "Stairs",
     "Surgery",
     "Wald",

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from prunewald.baselines import Movement, Obd, Platon, Taylor
+from prunewald.baselines import OBD, PLATON, Movement, Taylor
 from prunewald.baselines.gradients import MeanGradient, SmoothedSensitivity, TotalMovement
 from prunewald.baselines.wanda import InputNorm
 from prunewald.core.weights import WeightStats
@@ -114,4 +114,4 @@ def literal_platon(now, befores, gradients, beta1=0.85, beta2=0.95):
     return mean * uncertainty
 
 
-LITERAL = {Taylor(): literal_taylor, Obd(): literal_obd, Movement(): literal_movement, Platon(): literal_platon}
+LITERAL = {Taylor(): literal_taylor, OBD(): literal_obd, Movement(): literal_movement, PLATON(): literal_platon}

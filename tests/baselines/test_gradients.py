@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from prunewald.baselines import Movement, Obd, Platon, Snip, Taylor, Wanda
+from prunewald.baselines import OBD, PLATON, SNIP, Movement, Taylor, Wanda
 from prunewald.baselines.gradients import TotalMovement
 from tests.baselines.helpers import (
     LITERAL,
@@ -46,7 +46,7 @@ def test_the_papers_formula_over_a_training(criterion, step, optimizer):
 def test_platon_takes_its_two_rates():
     model = net()
     optimizer = sgd(model)
-    watch = Watch(Platon(beta1=0.3, beta2=0.6).statistic, model, optimizer)
+    watch = Watch(PLATON(beta1=0.3, beta2=0.6).statistic, model, optimizer)
     for i in range(STEPS):
         one_step(model, optimizer, i)
     expected = [literal_platon(*one, beta1=0.3, beta2=0.6) for one in watch.history("0.weight")]
@@ -56,7 +56,7 @@ def test_platon_takes_its_two_rates():
 @pytest.mark.parametrize("beta", [-0.1, 1.0, math.nan])
 def test_a_bad_rate_is_named(beta):
     with pytest.raises(ValueError, match=f"beta2 must be at least 0 and below 1, not {beta}"):
-        Platon(beta2=beta)
+        PLATON(beta2=beta)
 
 
 def test_movement_is_positive_where_gradient_descent_led_away_from_zero():
@@ -74,7 +74,7 @@ def test_movement_is_positive_where_gradient_descent_led_away_from_zero():
 def test_snip_is_the_papers_formula_up_to_its_total():
     model = net()
     loss_of(model, 0).backward()
-    scores = {n: score(Snip(), w, gradient=w.grad) for n, w in matrices(model).items()}
+    scores = {n: score(SNIP(), w, gradient=w.grad) for n, w in matrices(model).items()}
     total = sum(float(s.double().sum()) for s in scores.values())
     products = {n: [(w * g) for w, g in pairs(p)] for n, p in matrices(model).items()}
     everything = sum(abs(value) for values in products.values() for value in values)
@@ -93,13 +93,13 @@ def test_taylor_takes_the_present_gradient_before_the_first_step():
     assert torch.equal(both, weight.abs())
 
 
-@pytest.mark.parametrize("criterion", [Taylor(), Snip()], ids=repr)
+@pytest.mark.parametrize("criterion", [Taylor(), SNIP()], ids=repr)
 def test_no_gradient_says_what_to_do(criterion):
     with pytest.raises(ValueError, match=r"'w' has no gradient.*loss.backward\(\)"):
         score(criterion, torch.ones(2, 2))
 
 
-@pytest.mark.parametrize("criterion", [Movement(), Obd(), Platon(), Wanda()], ids=repr)
+@pytest.mark.parametrize("criterion", [Movement(), OBD(), PLATON(), Wanda()], ids=repr)
 def test_no_statistic_says_what_to_do(criterion):
     with pytest.raises(ValueError, match="'w' has no statistic yet.*train a few steps"):
         score(criterion, torch.ones(2, 2), gradient=torch.ones(2, 2))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.baselines import Movement, Obd, Platon, Taylor, Wanda
+from prunewald.baselines import OBD, PLATON, Movement, Taylor, Wanda
 from tests.baselines.helpers import STEPS, Inputs, Watch, assert_same, matrices, score
 from tests.training import loss_of, net, one_step, sgd
 
@@ -20,7 +20,7 @@ def attached(criterion, model=None, **options):
     return model, optimizer, pw.Pruner(model, optimizer, criterion=criterion, **options)
 
 
-BY_NAME = {"taylor": Taylor(), "movement": Movement(), "obd": Obd(), "platon": Platon(), "wanda": Wanda()}
+BY_NAME = {"taylor": Taylor(), "movement": Movement(), "obd": OBD(), "platon": PLATON(), "wanda": Wanda()}
 each_name = pytest.mark.parametrize("name", BY_NAME)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import prunewald as pw
-from prunewald.lab.architectures import PaperCnn
+from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.data import fashion_mnist
 from prunewald.lab.demo import Demo, DemoResult, farewell, run
 from prunewald.lab.train import accuracy
@@ -73,7 +73,7 @@ def test_numbers_are_the_results(result: DemoResult) -> None:
 
 
 def test_model_is_the_retrained_ninety_percent_network(result: DemoResult) -> None:
-    model = pw.load(result.model, into=PaperCnn())
+    model = pw.load(result.model, into=PaperCNN())
     cell = next(cell for cell in result.trials[0].cells if (cell.method, cell.level) == (MOMENT, 0.9))
     assert accuracy(model, *fashion_mnist(0).test) == cell.retrained
     assert (model.fc1.weight == 0).float().mean() == pytest.approx(0.9, abs=1e-3)

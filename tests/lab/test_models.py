@@ -4,10 +4,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from prunewald.lab.architectures import Mlp, PaperCnn, SmallAlexNet, Vgg11
+from prunewald.lab.architectures import MLP, VGG11, PaperCNN, SmallAlexNet
 
-SMALL = [(PaperCnn, (1, 28, 28)), (SmallAlexNet, (3, 32, 32)), (Mlp, (1, 28, 28))]
-ALL = [*SMALL, (lambda dropout=0.5: Vgg11(7, side=32, dropout=dropout), (3, 32, 32))]
+SMALL = [(PaperCNN, (1, 28, 28)), (SmallAlexNet, (3, 32, 32)), (MLP, (1, 28, 28))]
+ALL = [*SMALL, (lambda dropout=0.5: VGG11(7, side=32, dropout=dropout), (3, 32, 32))]
 
 
 def dense_weights(model: nn.Module) -> int:
@@ -19,22 +19,22 @@ def parameters(model: nn.Module) -> int:
 
 
 def test_counts_are_the_papers() -> None:
-    assert (parameters(PaperCnn()), dense_weights(PaperCnn())) == (9660, 8928)
+    assert (parameters(PaperCNN()), dense_weights(PaperCNN())) == (9660, 8928)
     assert dense_weights(SmallAlexNet()) == 1_706_496
-    assert dense_weights(Mlp()) == 1_455_104
+    assert dense_weights(MLP()) == 1_455_104
 
 
 def test_vgg_follows_the_size_of_the_images() -> None:
     with torch.device("meta"):
-        assert dense_weights(Vgg11()) == 25_575_424
-        assert dense_weights(Vgg11(side=224)) == 119_947_264
-        assert parameters(Vgg11(1000, side=224)) == 132_863_336  # torchvision's
-        assert Vgg11(side=96)(torch.zeros(2, 3, 96, 96)).shape == (2, 100)
+        assert dense_weights(VGG11()) == 25_575_424
+        assert dense_weights(VGG11(side=224)) == 119_947_264
+        assert parameters(VGG11(1000, side=224)) == 132_863_336  # torchvision's
+        assert VGG11(side=96)(torch.zeros(2, 3, 96, 96)).shape == (2, 100)
 
 
 def test_vgg_has_torchvisions_names() -> None:
     with torch.device("meta"):
-        names = Vgg11().state_dict()
+        names = VGG11().state_dict()
     layers = [f"features.{i}" for i in (0, 3, 6, 8, 11, 13, 16, 18)] + [f"classifier.{i}" for i in (0, 3, 6)]
     assert list(names) == [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]
 
@@ -42,14 +42,14 @@ def test_vgg_has_torchvisions_names() -> None:
 @pytest.mark.parametrize("side", [0, 28, 50, -32])
 def test_vgg_refuses_other_sizes(side: int) -> None:
     with pytest.raises(ValueError, match=f"side {side}: give a multiple of 32"):
-        Vgg11(side=side)
+        VGG11(side=side)
 
 
 @pytest.mark.parametrize(("make", "shape"), ALL)
 def test_shapes(make, shape) -> None:
     model = make().eval()
     logits = model(torch.zeros(3, *shape))
-    assert logits.shape == (3, 7 if isinstance(model, Vgg11) else 10)
+    assert logits.shape == (3, 7 if isinstance(model, VGG11) else 10)
     assert not isinstance(list(model.modules())[-1], nn.ReLU | nn.MaxPool2d)
 
 

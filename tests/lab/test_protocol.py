@@ -16,7 +16,7 @@ from prunewald.ensemble import saving
 from prunewald.ensemble.draws import order
 from prunewald.ensemble.replicas import build
 from prunewald.ensemble.trainer import Alone
-from prunewald.lab.architectures import Mlp, PaperCnn
+from prunewald.lab.architectures import MLP, PaperCNN
 from prunewald.lab.data import Raw, split
 from prunewald.lab.protocol import Over
 from prunewald.lab.records import Key, Record, ResultsError, read_folder
@@ -31,7 +31,7 @@ class Plain:
     """A network in a loop that anyone would write; only the order of the data is the ensemble's."""
 
     def __init__(self, chosen: Settings, data: Raw, seed: int) -> None:
-        kinds = {"fashion-mnist": PaperCnn, "mnist": Mlp}
+        kinds = {"fashion-mnist": PaperCNN, "mnist": MLP}
         self.model: nn.Module = build(lambda: kinds[chosen.experiment](chosen.dropout), seed)
         self.optimizer = torch.optim.RMSprop(self.model.parameters(), lr=chosen.lr)
         self.chosen, self.data, self.seed, self.epoch = chosen, data, seed, 0
@@ -152,7 +152,7 @@ def test_bootstrap_sigma_is_the_std_over_networks_trained_on_drawn_data(tmp_path
         for b in range(3):
             plain = Plain(chosen, data, 1_000_000 + b)
             if start == "same":
-                plain.model.load_state_dict(build(lambda: PaperCnn(0.0), 0).state_dict())
+                plain.model.load_state_dict(build(lambda: PaperCNN(0.0), 0).state_dict())
             epochs = chosen.epochs
             if start == "warm":
                 first = Plain(chosen, data, 0)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from prunewald import wald_test
-from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich, SgdAsymptotic
+from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich, SGDAsymptotic
 
 N, P = 300, 4
 RNG = np.random.default_rng(0)
@@ -120,7 +120,7 @@ def test_sgd_asymptotic_against_monte_carlo():
     torch.manual_seed(0)
     model = linear(OLS.params)
     rate, steps, chains = 1.0, 4000, 400
-    predicted = SgdAsymptotic(rate=rate, steps=steps).estimate(model, batches(CONTINUOUS), F.mse_loss)
+    predicted = SGDAsymptotic(rate=rate, steps=steps).estimate(model, batches(CONTINUOUS), F.mse_loss)
     x = torch.cat([torch.ones(N, 1, dtype=torch.float64), torch.tensor(X)], 1)
     y = torch.tensor(CONTINUOUS)
     best = torch.tensor(OLS.params)
@@ -134,7 +134,7 @@ def test_sgd_asymptotic_against_monte_carlo():
 
 def test_sgd_asymptotic_refuses_a_rate_that_is_too_small():
     with pytest.raises(ValueError, match=r"rate=0.01 is too small for \('weight', 'bias'\): the smallest eigenvalue"):
-        SgdAsymptotic(rate=0.01).estimate(linear(OLS.params), batches(CONTINUOUS), F.mse_loss)
+        SGDAsymptotic(rate=0.01).estimate(linear(OLS.params), batches(CONTINUOUS), F.mse_loss)
 
 
 def test_blocks_by_layer_where_the_whole_is_too_large(monkeypatch):
@@ -244,7 +244,7 @@ def test_an_output_without_residuals_leaves_the_others_their_errors():
 
 
 def test_sgd_asymptotic_says_whose_error_it_is():
-    sigmas = SgdAsymptotic(rate=2.0).estimate(linear(OLS.params), batches(CONTINUOUS), F.mse_loss)
+    sigmas = SGDAsymptotic(rate=2.0).estimate(linear(OLS.params), batches(CONTINUOUS), F.mse_loss)
     (note,) = sigmas.notes
     assert note.startswith("the standard errors are of SGD's last iterate after 300 steps of 2.0 / t")
     assert not InverseFisher().estimate(linear(OLS.params), batches(CONTINUOUS), F.mse_loss).notes

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich, SgdAsymptotic
+from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich, SGDAsymptotic
 from prunewald.uncertainty import analytic as analytic_module
 from prunewald.uncertainty.curvature import evaluating, pose
 
@@ -38,7 +38,7 @@ def test_ignored_labels_are_as_if_not_there(estimator, loss, ignored):
         assert found.diagnosis.samples == int((~gone).sum())
 
 
-@pytest.mark.parametrize("estimator", [*ESTIMATORS, SgdAsymptotic()], ids=repr)
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, SGDAsymptotic()], ids=repr)
 def test_nothing_to_estimate_is_an_error(estimator):
     batch = (torch.randn(8, 4), torch.zeros(8).long())
     with pytest.raises(ValueError, match="no parameter of Linear requires gradients: set requires_grad"):

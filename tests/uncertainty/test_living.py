@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import prunewald as pw
-from prunewald.uncertainty import FisherDiagonal, InverseFisher, LayerLeastSquares, Sandwich, SgdAsymptotic
+from prunewald.uncertainty import FisherDiagonal, InverseFisher, LayerLeastSquares, Sandwich, SGDAsymptotic
 from prunewald.uncertainty import analytic as analytic_module
 
 N, P = 40, 5
@@ -19,7 +19,7 @@ LEFT = [0, 1, 3, 4]  # the third column is pruned
 FIT = sm.OLS(Y, sm.add_constant(X[:, LEFT])).fit()
 DATA = [(torch.tensor(X), torch.tensor(Y)[:, None])]
 MASKS = {"weight": torch.tensor([[True, True, False, True, True]])}
-ESTIMATORS = [InverseFisher(), Sandwich(), SgdAsymptotic(rate=5.0), FisherDiagonal(), LayerLeastSquares()]
+ESTIMATORS = [InverseFisher(), Sandwich(), SGDAsymptotic(rate=5.0), FisherDiagonal(), LayerLeastSquares()]
 
 
 def pruned():

@@ -152,7 +152,7 @@ class Taylor:
 
 @criterion("snip")
 @dataclass(frozen=True)
-class Snip:
+class SNIP:
     """|w·g|, g the present gradient: call loss.backward() on a batch before prune().  Lee et al. (2019).
 
     Meant for a model at initialisation and, as published, with scope="global". The paper divides by the sum over all
@@ -185,7 +185,7 @@ class Movement:
 
 @criterion("obd")
 @dataclass(frozen=True)
-class Obd:
+class OBD:
     """w²·h / 2, h the diagonal of the Hessian.  LeCun, Denker & Solla (1990).
 
     h is approximated by the empirical Fisher, the mean squared gradient over the steps watched. Those are gradients of
@@ -202,7 +202,7 @@ class Obd:
 
 @criterion("platon")
 @dataclass(frozen=True)
-class Platon:
+class PLATON:
     """Ī·Ū, with I = |w·g| at each step, Ī ← β1·Ī + (1 - β1)·I, Ū ← β2·Ū + (1 - β2)·|I - Ī|.  Zhang et al. (2022).
 
     As published, with scope="global" and a schedule that prunes during training. w is as it was before the step, as in

@@ -61,7 +61,7 @@ class Global:
 
 @allocation("lamp")
 @dataclass(frozen=True)
-class Lamp:
+class LAMP:
     """One order over all tensors, by the share of each score in what is left of its tensor.  Lee et al. (2021).
 
     With the criterion Magnitude this is the paper's LAMP; here the score of any criterion stands for |w|.
@@ -81,7 +81,7 @@ class Lamp:
 
 @allocation("erk")
 @dataclass(frozen=True)
-class Erk:
+class ERK:
     """Density in proportion to the sum of a tensor's dimensions over their product.  Evci et al. (2020).
 
     Erdős–Rényi–Kernel: a tensor that this would overfill stays dense, and the others share the rest.

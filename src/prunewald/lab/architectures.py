@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class PaperCnn(nn.Module):
+class PaperCNN(nn.Module):
     """The network of experiment 1: two convolutions, then 216-32-48-10; 9,660 parameters.
 
     The paper gives the count, the 6x6x6 map, 32 and 48; these layers are a reconstruction that fits.
@@ -52,7 +52,7 @@ class SmallAlexNet(nn.Module):
         return logits
 
 
-class Mlp(nn.Module):
+class MLP(nn.Module):
     """The network of experiment 3: 784-512-1024-512-10, of 1,455,104 weights."""
 
     def __init__(self, dropout: float = 0.1) -> None:
@@ -65,7 +65,7 @@ class Mlp(nn.Module):
         return logits
 
 
-class Vgg11(nn.Module):
+class VGG11(nn.Module):
     """The network of experiment 4: VGG-11 (Simonyan & Zisserman, 2015, column A), without batch normalisation.
 
     The first dense layer follows the size of the images: 25.6 million dense weights at 64x64, 119.9 million at 224x224.

@@ -16,7 +16,7 @@ import torch
 
 import prunewald as pw
 from prunewald.figures import Marks, accuracy_drop, write
-from prunewald.lab.architectures import PaperCnn
+from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.data import fashion_mnist
 from prunewald.lab.pool import Tick, cpus, each
 from prunewald.lab.table import rows, table
@@ -87,7 +87,7 @@ def run(config: Demo) -> DemoResult:
 def farewell(result: DemoResult) -> str:
     """Say where the files are, how small the model is, and that it works when loaded."""
     keep, data = _keep(result.config), fashion_mnist(0, result.config.data)
-    model = pw.load(result.model, into=PaperCnn())
+    model = pw.load(result.model, into=PaperCNN())
     stored, dense = result.model.stat().st_size, _dense_bytes()
     return "\n".join(
         [
@@ -143,7 +143,7 @@ def _environment(workers: int, seconds: float) -> dict[str, Any]:
 
 def _dense_bytes() -> int:
     buffer = io.BytesIO()
-    torch.save(PaperCnn().state_dict(), buffer)
+    torch.save(PaperCNN().state_dict(), buffer)
     return buffer.tell()
 
 

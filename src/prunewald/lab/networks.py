@@ -14,7 +14,7 @@ from prunewald.ensemble import Result, RMSprop, train_many
 from prunewald.ensemble.chunks import memory
 from prunewald.ensemble.evaluation import accuracies
 from prunewald.ensemble.replicas import build, tensors
-from prunewald.lab.architectures import Mlp, PaperCnn, SmallAlexNet, Vgg11
+from prunewald.lab.architectures import MLP, VGG11, PaperCNN, SmallAlexNet
 from prunewald.lab.data import Raw, split
 from prunewald.lab.settings import Settings
 
@@ -25,8 +25,8 @@ COLLECTED = ("pseudo", "moment", "every")  # in this order; a retraining has the
 def model_of(settings: Settings, classes: int) -> Callable[[], nn.Module]:
     """What builds the experiment's network."""
     if settings.experiment == "imagenet100":
-        return partial(Vgg11, classes, settings.side, settings.dropout)
-    kinds: dict[str, Callable[..., nn.Module]] = {"fashion-mnist": PaperCnn, "cifar10": SmallAlexNet, "mnist": Mlp}
+        return partial(VGG11, classes, settings.side, settings.dropout)
+    kinds: dict[str, Callable[..., nn.Module]] = {"fashion-mnist": PaperCNN, "cifar10": SmallAlexNet, "mnist": MLP}
     return partial(kinds[settings.experiment], settings.dropout)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import prunewald as pw
-from prunewald.lab.architectures import PaperCnn
+from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.data import Dataset, fashion_mnist
 from prunewald.lab.pool import Tick
 from prunewald.lab.train import accuracy, steps, train
@@ -166,8 +166,8 @@ class _Run:
             _zeros(model),
         )
 
-    def network(self, trained: Trained | None = None) -> tuple[PaperCnn, torch.optim.Optimizer]:
-        model = PaperCnn(self.settings.dropout)
+    def network(self, trained: Trained | None = None) -> tuple[PaperCNN, torch.optim.Optimizer]:
+        model = PaperCNN(self.settings.dropout)
         optimizer = torch.optim.RMSprop(model.parameters(), lr=self.settings.lr)
         if trained is not None:
             model.load_state_dict(trained.model)
@@ -175,10 +175,10 @@ class _Run:
             optimizer.load_state_dict(copy.deepcopy(trained.optimizer))
         return model, optimizer
 
-    def pruner(self, model: PaperCnn, optimizer: torch.optim.Optimizer, way: Method) -> pw.Pruner:
+    def pruner(self, model: PaperCNN, optimizer: torch.optim.Optimizer, way: Method) -> pw.Pruner:
         return pw.Pruner(model, optimizer, criterion=way.criterion, uncertainty=way.uncertainty, targets=[nn.Linear])
 
-    def fit(self, model: PaperCnn, optimizer: torch.optim.Optimizer, epochs: int, text: str) -> None:
+    def fit(self, model: PaperCNN, optimizer: torch.optim.Optimizer, epochs: int, text: str) -> None:
         """Train; every call of the same seed sees the same batches and the same dropout."""
         torch.manual_seed(self.seed)
         train(

@@ -1,6 +1,6 @@
 """How sure is each weight? One estimator a file."""
 
-from prunewald.uncertainty.analytic import InverseFisher, Sandwich, SgdAsymptotic
+from prunewald.uncertainty.analytic import InverseFisher, Sandwich, SGDAsymptotic
 from prunewald.uncertainty.base import Estimate, Online
 from prunewald.uncertainty.batch_means import BatchMeans
 from prunewald.uncertainty.bootstrap import Bootstrap
@@ -20,5 +20,5 @@ __all__ = [
     "PseudoBootstrap",
     "Sandwich",
     "SecondMoment",
-    "SgdAsymptotic",
+    "SGDAsymptotic",
 ]

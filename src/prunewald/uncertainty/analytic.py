@@ -228,7 +228,7 @@ class Sandwich(_Inverting):
 
 @uncertainty("sgd-asymptotic")
 @dataclass(frozen=True)
-class SgdAsymptotic:
+class SGDAsymptotic:
     """The standard deviation of SGD's own last iterate, with steps of rate / t.  Toulis & Airoldi (2017).
 
     T · Var(w_T) solves (rate H - 1/2) V + V (rate H - 1/2) = rate^2 K / batch_size, H the Hessian of the loss and K the
