@@ -160,7 +160,7 @@ def shared(recipe: Recipe, pruner: pw.Pruner, data: Data, generator: torch.Gener
     model = copy.deepcopy(pruner.model)
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.lr)
     other = pw.Pruner(model, optimizer, criterion="magnitude")
-    other.impose(pruner.masks)
+    other.set_masks(pruner.masks)
     values = SharedValues(other, size=recipe.size, reduce="mean")
     train(model, optimizer, data, recipe.tune_epochs, recipe.lr / 4, generator, teacher)
     values.detach()

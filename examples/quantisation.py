@@ -34,7 +34,7 @@ def main() -> dict[str, float]:
     for name, (quantise, number) in ways.items():
         copied, its_optimizer = copy.deepcopy((model, optimizer))
         its_pruner = pw.Pruner(copied, its_optimizer)
-        its_pruner.impose(masks)
+        its_pruner.set_masks(masks)
         quantise(its_pruner, number)  # from here on, also while it trains
         found[name] = accuracy(copied, *data.test)
         train(copied, its_optimizer, *data.train, epochs=3)

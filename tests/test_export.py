@@ -101,7 +101,7 @@ def test_the_form_of_torchs_own_pruning_and_back(x):
     assert all(torch.equal(masks[n], m) for n, m in pruner.masks.items())
     model[5].weight.data.normal_()
     other = pw.Pruner(model)
-    other.impose(masks)
+    other.set_masks(masks)
     assert other.sparsity == pruner.sparsity
 
 

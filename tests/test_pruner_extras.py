@@ -79,7 +79,7 @@ def test_the_masks_chosen_are_the_callers_own():
     assert pruner.sparsity == 0.5
 
 
-# ---- impose ------------------------------------------------------------------------------------------------------
+# ---- set_masks ------------------------------------------------------------------------------------------------------
 
 
 def test_masks_of_another_pruner_on_fresh_weights():
@@ -88,7 +88,7 @@ def test_masks_of_another_pruner_on_fresh_weights():
     found.prune(0.8)
     model, optimizer, pruner = trained(0)
     start = copy.deepcopy(model.state_dict())
-    pruner.impose(found.masks)
+    pruner.set_masks(found.masks)
     for name, weight in model.state_dict().items():
         kept = found.masks.get(name, torch.ones((), dtype=torch.bool))
         assert torch.equal(weight, torch.where(kept, start[name], 0.0))
@@ -106,7 +106,7 @@ def test_weights_that_masks_bring_back_learn_again():
     pruner.prune(0.8)
     old = pruner.masks
     masks = {name: ~mask for name, mask in old.items()}
-    pruner.impose(masks)
+    pruner.set_masks(masks)
     assert all(not model.get_parameter(name).any() for name in masks), "all weights are zero now"
     for step in range(8, 11):
         one_step(model, optimizer, step)
@@ -118,7 +118,7 @@ def test_weights_that_masks_bring_back_learn_again():
 def test_the_window_starts_anew_and_the_masks_are_copied():
     model, optimizer, pruner = trained()
     masks = {name: p.abs() > 0.1 for name, p in model.named_parameters() if p.dim() == 2}
-    pruner.impose(masks)
+    pruner.set_masks(masks)
     with pytest.raises(ValueError, match=r"has 0 snapshot\(s\)"):
         pruner.prune(0.9)
     masks["0.weight"][:] = False
@@ -134,7 +134,7 @@ def test_the_history_of_lbfgs_is_dropped():
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1)
     pruner = pw.Pruner(model, optimizer, criterion="magnitude")
     closure_step(model, optimizer, 0)
-    pruner.impose({name: p.abs() > 0.1 for name, p in pruner.targets().items()})
+    pruner.set_masks({name: p.abs() > 0.1 for name, p in pruner.targets().items()})
     assert not optimizer.state[model[0].weight]
 
 
@@ -156,7 +156,7 @@ def test_masks_that_do_not_fit_are_refused_and_nothing_changes(masks, message):
     model, optimizer, pruner = trained()
     before = snapshot(model, optimizer, pruner)
     with pytest.raises(ValueError, match=message):
-        pruner.impose(masks)
+        pruner.set_masks(masks)
     assert same(snapshot(model, optimizer, pruner), before)
 
 
@@ -165,7 +165,7 @@ def test_nothing_is_imposed_after_detach():
     pruner.detach()
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ValueError, match="this Pruner was detached"):
-        pruner.impose(good())
+        pruner.set_masks(good())
     assert same(dict(model.state_dict()), dict(before))
 
 

@@ -159,7 +159,7 @@ def test_a_schedule_prunes_on():
 def test_weights_that_come_back_belong_to_no_cluster():
     model, optimizer, pruner = pruned()
     shared = SharedValues(pruner, 4)
-    pruner.impose({n: torch.ones_like(mask) for n, mask in pruner.masks.items()})
+    pruner.set_masks({n: torch.ones_like(mask) for n, mask in pruner.masks.items()})
     loss_of(model, 0).backward()
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ValueError, match="weights of '0.weight' came back after SharedValues was made"):
@@ -199,7 +199,7 @@ def test_a_target_without_survivors():
     model, optimizer, pruner = pruned("sgd", {"0": 0.5}, scope="global")
     masks = pruner.masks
     masks["2.weight"][:] = False
-    pruner.impose(masks)
+    pruner.set_masks(masks)
     shared = SharedValues(pruner, 4)
     one_step(model, optimizer, 0)
     assert_tied(shared, 4)

@@ -108,7 +108,7 @@ def compare(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Overlap:
 def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """Set a model's pruned weights to zero, once: a fresh model, or one rewound to an earlier checkpoint.
 
-    Nothing holds the zeros when it trains on: for that, `pruner.impose(masks)`. On any error the model is as it was.
+    Nothing holds the zeros when it trains on: for that, `pruner.set_masks(masks)`. On any error the model is as it was.
     """
     check_bool(masks)
     plain: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wraps

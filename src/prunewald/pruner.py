@@ -249,7 +249,7 @@ class Pruner:
             return MagnitudeUncertainty(), []
         return default_criterion((name, p, self._optimizer_of(name)) for name, p in self._params.items())
 
-    def impose(self, masks: Mapping[str, Tensor]) -> None:
+    def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""
         self._check_attached()
         check_masks(masks, self._params)

@@ -105,7 +105,7 @@ def test_detach_drops_the_dark_and_leaves_the_zeros():
     one_step(plain, other, 12)
     assert same(model.state_dict(), plain.state_dict())
     assert same(surgery.masks, masks)
-    for act in (lambda: surgery.prune(0.5), surgery.finish, lambda: surgery.impose(masks), surgery.scores):
+    for act in (lambda: surgery.prune(0.5), surgery.finish, lambda: surgery.set_masks(masks), surgery.scores):
         with pytest.raises(ValueError, match="this Surgery was detached"):
             act()
 
@@ -114,7 +114,7 @@ def test_impose_goes_on_from_other_masks():
     model, optimizer, surgery = running(stop=12)
     weights = full(surgery)
     masks = {name: torch.rand(w.shape, generator=torch.Generator().manual_seed(0)) < 0.5 for name, w in weights.items()}
-    surgery.impose(masks)
+    surgery.set_masks(masks)
     assert surgery.active
     assert same(surgery.masks, masks)
     assert same(full(surgery), weights)
@@ -130,7 +130,7 @@ def test_impose_after_the_end_is_a_pruners():
     model, optimizer, surgery = running()
     surgery.finish()
     masks = {name: ~mask for name, mask in surgery.masks.items()}
-    surgery.impose(masks)
+    surgery.set_masks(masks)
     one_step(model, optimizer, 12)
     assert_zeros(model, masks)
     assert all(not model.get_parameter(name).grad[~mask].any() for name, mask in masks.items())

@@ -132,7 +132,7 @@ def choose(row: Row, model: nn.Module, level: float, seed: int, sigma: Mapping[s
         given["uncertainty"] = _permuted(sigma, seed, alive) if "permuted" in row.marks else dict(sigma)
     pruner = pw.Pruner(model, **given)
     if alive is not None:
-        pruner.impose(alive)
+        pruner.set_masks(alive)
     masks, report = pruner.choose(level)
     pruner.detach()
     return masks, report

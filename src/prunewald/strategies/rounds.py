@@ -140,7 +140,7 @@ class _Run:
         """Make ready for training what was just pruned."""
         if self._rewind is not None:
             self._rewind()
-            self._pruner.impose(self._pruner.masks)
+            self._pruner.set_masks(self._pruner.masks)
         if self._lr is not None:
             groups = [group for optimizer in self._pruner.optimizers for group in optimizer.param_groups]
             for group, rate in zip(groups, self._rates, strict=True):

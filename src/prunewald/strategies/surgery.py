@@ -250,10 +250,10 @@ class Surgery(Pruner):
         self._check_attached()
         self._commit(self.masks)
 
-    def impose(self, masks: Mapping[str, Tensor]) -> None:
+    def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """As a Pruner's; a surgery under way goes on from these masks, and what they prune learns on in the dark."""
         if not self.active:
-            super().impose(masks)
+            super().set_masks(masks)
             return
         self._check_attached()
         check_masks(masks, self._params)
