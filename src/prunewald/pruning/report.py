@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Row:
+class TensorReport:
     """One tensor, or one part of it.
 
     `threshold` is the lowest score kept (None: nothing, or everything, was pruned, or weights went in groups). `dead`
@@ -35,7 +35,7 @@ class Row:
 class Report:
     """What `Pruner.prune` did, or with `dry_run` would do. Prints as a table."""
 
-    rows: Sequence[Row]
+    rows: Sequence[TensorReport]
     criterion: str
     uncertainty: str
     scope: str
@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: TensorReport) -> tuple[str, ...]:
     return (
         row.name,
         "x".join(map(str, row.shape)),

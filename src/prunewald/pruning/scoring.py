@@ -13,7 +13,7 @@ from prunewald.core.ranking import Count, Ranked, Scores
 from prunewald.core.weights import Group, Moments, Weight, WeightStats
 from prunewald.model.optimizers import keeps_mean_square
 from prunewald.model.slices import Slice
-from prunewald.pruning.report import Row
+from prunewald.pruning.report import TensorReport
 from prunewald.statistics.wald import rank_correlation
 from prunewald.uncertainty import Estimate
 from prunewald.util.tensors import accumulator, dense
@@ -76,16 +76,16 @@ class Scorer:
             raise ValueError(f"{self.criterion!r} gave a NaN score for {stats.name!r}: check its sigma")
         return Ranked(_in_order(score.to(self.dtype), stats), stats.weight.to(self.dtype), stats.dead)
 
-    def untouched(self, name: str, keep: Tensor) -> Row:
+    def untouched(self, name: str, keep: Tensor) -> TensorReport:
         """The row of a part that a pruning leaves as it is, and that needs no score for it."""
         kept = int(torch.count_nonzero(keep))
-        return Row(name, tuple(keep.shape), keep.numel(), kept, None, None, torch.nan, 1.0)
+        return TensorReport(name, tuple(keep.shape), keep.numel(), kept, None, None, torch.nan, 1.0)
 
-    def row(self, stats: WeightStats, ranked: Ranked, keep: Tensor, pattern: Pattern, count: Count) -> Row:
+    def row(self, stats: WeightStats, ranked: Ranked, keep: Tensor, pattern: Pattern, count: Count) -> TensorReport:
         """What keeping `keep`, which the pattern gave for this count, means for one part; for the report."""
         kept = int(torch.count_nonzero(keep))
         plain, single = isinstance(self.criterion, Magnitude), isinstance(pattern, Element)
-        return Row(
+        return TensorReport(
             name=stats.name,
             shape=tuple(stats.weight.shape),
             weights=keep.numel(),

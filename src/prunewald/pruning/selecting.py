@@ -13,7 +13,7 @@ from prunewald.core.ranking import Ranked, Scores
 from prunewald.model.slices import Slice
 from prunewald.model.targets import match
 from prunewald.pruning.checks import describe
-from prunewald.pruning.report import Report, Row
+from prunewald.pruning.report import Report, TensorReport
 from prunewald.pruning.scoring import Scorer
 from prunewald.uncertainty import SecondMoment
 from prunewald.util.registry import brief, name_of
@@ -76,7 +76,7 @@ def select(
     counts: Mapping[str, Count] | None,
     limits: Mapping[str, float],
     alive: Mapping[str, Tensor],
-) -> tuple[dict[str, Tensor], list[Row]]:
+) -> tuple[dict[str, Tensor], list[TensorReport]]:
     """The mask of each part, and the report's rows: by counts, or else all that scores at least its limit."""
     masks, rows = {}, []
     for name, mask in alive.items():
@@ -95,7 +95,7 @@ def select(
     return masks, rows
 
 
-def unreached(pattern: Pattern, counts: Mapping[str, Count] | None, rows: Sequence[Row]) -> list[str]:
+def unreached(pattern: Pattern, counts: Mapping[str, Count] | None, rows: Sequence[TensorReport]) -> list[str]:
     """A note where whole groups gave other counts than were asked for."""
     if counts is None:
         return []
@@ -107,7 +107,7 @@ def unreached(pattern: Pattern, counts: Mapping[str, Count] | None, rows: Sequen
 
 def reported(
     scorer: Scorer,
-    rows: Sequence[Row],
+    rows: Sequence[TensorReport],
     scope: Allocation,
     pattern: Pattern,
     uncertainty: object,

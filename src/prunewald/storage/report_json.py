@@ -4,7 +4,7 @@ import math
 from dataclasses import fields
 from typing import Any, cast
 
-from prunewald.pruning.report import Report, Row
+from prunewald.pruning.report import Report, TensorReport
 from prunewald.storage.index import is_count
 
 _SETTINGS = {field.name for field in fields(Report) if field.type is str}
@@ -28,7 +28,7 @@ def from_json(data: Any) -> Report:
     raise ValueError(f"the report makes no sense: {str(data)[:200]}")
 
 
-def _to_list(row: Row) -> list[Any]:
+def _to_list(row: TensorReport) -> list[Any]:
     numbers = (row.threshold, row.dead, row.correlation, row.overlap)
     return [row.name, list(row.shape), row.weights, row.kept, *map(_short, numbers)]
 
@@ -37,13 +37,13 @@ def _short(number: float | None) -> float | None:
     return None if number is None or not math.isfinite(number) else float(f"{number:.9g}")
 
 
-def _row(row: Any) -> Row:
+def _row(row: Any) -> TensorReport:
     match row:
         case [str(name), list(shape), weights, kept, threshold, dead, correlation, overlap]:
             numbers = [None if x is None else _number(x) for x in (threshold, dead, correlation, overlap)]
             if all(map(is_count, [*shape, weights, kept])) and kept <= weights > 0:
                 known = [math.nan if x is None else x for x in numbers[2:]]
-                return Row(name, tuple(shape), weights, kept, numbers[0], numbers[1], known[0], known[1])
+                return TensorReport(name, tuple(shape), weights, kept, numbers[0], numbers[1], known[0], known[1])
     raise ValueError(f"the report has a row that makes no sense: {str(row)[:200]}")
 
 

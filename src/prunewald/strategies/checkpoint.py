@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from prunewald.model.optimizers import as_list
 from prunewald.pruner import Pruner
 from prunewald.pruning.checks import copied
-from prunewald.pruning.report import Report, Row
+from prunewald.pruning.report import Report, TensorReport
 from prunewald.util.files import FilePath, replacing
 
 State = dict[str, Any]
@@ -125,7 +125,7 @@ def _random() -> dict[str, Tensor]:
 
 def as_report(saved: Mapping[str, Any]) -> Report:
     """A report, from the plain data that `asdict` made of it."""
-    return Report(**{**saved, "rows": [Row(**row) for row in saved["rows"]]})
+    return Report(**{**saved, "rows": [TensorReport(**row) for row in saved["rows"]]})
 
 
 class Folder:
