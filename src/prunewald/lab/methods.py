@@ -34,7 +34,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Row:
+class Method:
     """A method."""
 
     sigma: str  # or abs, random, dense
@@ -90,11 +90,11 @@ class Inverted:
         return score.neg()
 
 
-def parse(text: str) -> Row:
+def parse(text: str) -> Method:
     """A row from its spelling."""
     head, *rest = text.split(":")
     if head in (REFERENCE, CONTROL, "random") and not rest:
-        return Row(head)
+        return Method(head)
     if head not in SIGMAS or not rest:
         known = ", ".join((REFERENCE, "random", CONTROL, *(f"{sigma}:LAMBDA" for sigma in SIGMAS)))
         raise SettingsError(f"unknown row {text!r}; known: {known}; then :{', :'.join(_MARKS)}")
@@ -108,10 +108,10 @@ def parse(text: str) -> Row:
         raise SettingsError(f"row {text!r}: unknown mark {sorted(unknown)[0]!r}; known: {', '.join(_MARKS)}")
     if head == "moment" and "formula" in rest[1:]:
         raise SettingsError(f"row {text!r}: leave out formula, since this sigma is infinite where no gradient came")
-    return Row(head, lam, frozenset(rest[1:]))
+    return Method(head, lam, frozenset(rest[1:]))
 
 
-def rows_of(settings: Settings) -> list[Row]:
+def rows_of(settings: Settings) -> list[Method]:
     """The rows asked for, after the dense control."""
     rows = [parse(text) for text in settings.rows]
     if twice := [row for place, row in enumerate(rows) if row in rows[:place]]:
@@ -122,10 +122,10 @@ def rows_of(settings: Settings) -> list[Row]:
                 f"row {row.text!r} in an iterative run, which estimates sigma anew in each round: give "
                 f"{' or '.join(_EACH_ROUND)}"
             )
-    return [Row(CONTROL), *(row for row in rows if row.sigma != CONTROL)]
+    return [Method(CONTROL), *(row for row in rows if row.sigma != CONTROL)]
 
 
-def choose(row: Row, model: nn.Module, level: float, seed: int, sigma: Mapping[str, Tensor], alive: Any) -> Any:
+def choose(row: Method, model: nn.Module, level: float, seed: int, sigma: Mapping[str, Tensor], alive: Any) -> Any:
     """The masks of one network pruned to a level, and the report. `alive`: the masks of an earlier round, or None."""
     given: dict[str, Any] = {"targets": [nn.Linear], "criterion": row.criterion(seed)}
     if row.sigma in SIGMAS:
@@ -138,7 +138,7 @@ def choose(row: Row, model: nn.Module, level: float, seed: int, sigma: Mapping[s
     return masks, report
 
 
-def prepared(row: Row, sigma: Tensor, dead: Tensor | None) -> Tensor:
+def prepared(row: Method, sigma: Tensor, dead: Tensor | None) -> Tensor:
     """Sigma as the row takes it: unless the formula decides, what no gradient reached is wholly uncertain."""
     if dead is None or "formula" in row.marks:
         return sigma

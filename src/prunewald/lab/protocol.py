@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from prunewald.ensemble import Result
 from prunewald.ensemble.result import joined
 from prunewald.lab.cache import Cache
-from prunewald.lab.methods import CONTROL, SIGMAS, Row, choose, parse, prepared, rows_of
+from prunewald.lab.methods import CONTROL, SIGMAS, Method, choose, parse, prepared, rows_of
 from prunewald.lab.networks import COLLECTED, Networks, Table
 from prunewald.lab.records import Key, Record, Results, ResultsError
 
@@ -196,7 +196,7 @@ class Protocol:
         masks, report = choose(row, model, key.level, key.seed, sigma, alive)
         return masks, sum(one.overlap * one.kept for one in report.rows) / report.kept
 
-    def _sigma(self, row: Row, seed: int, start: Result, r: int, names: Sequence[str]) -> Table:
+    def _sigma(self, row: Method, seed: int, start: Result, r: int, names: Sequence[str]) -> Table:
         if row.bootstraps:
             sigma = self.cache.load(f"bootstrap-{row.start}", [seed]).params
             dead = start.estimates[0]
