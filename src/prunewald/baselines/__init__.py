@@ -3,4 +3,4 @@
 from prunewald.baselines.gradients import OBD, PLATON, SNIP, Movement, Taylor
 from prunewald.baselines.wanda import Wanda
 
-__all__ = ["Movement", "OBD", "PLATON", "SNIP", "Taylor", "Wanda"]
+__all__ = ["OBD", "PLATON", "SNIP", "Movement", "Taylor", "Wanda"]

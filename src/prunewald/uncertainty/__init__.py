@@ -18,7 +18,7 @@ __all__ = [
     "LayerLeastSquares",
     "Online",
     "PseudoBootstrap",
+    "SGDAsymptotic",
     "Sandwich",
     "SecondMoment",
-    "SGDAsymptotic",
 ]

@@ -1,10 +1,12 @@
-"""Files that are written whole, or not at all."""
+"""Files that are written whole or not at all, and the one reader of files that torch.save wrote."""
 
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import torch
 
 FilePath = str | os.PathLike[str]
 
@@ -29,3 +31,18 @@ def replacing(path: FilePath) -> Iterator[BinaryIO]:
         with suppress(FileNotFoundError):
             os.unlink(draft)
         raise
+
+
+def read_torch(path: FilePath, what: str, remedy: str, error: type[ValueError] = ValueError) -> Any:
+    """What torch.save wrote, on the CPU, without running any code in it.
+
+    A file that is missing or cannot be opened is an OSError; any other that cannot be read is an `error`, which says
+    that it is no `what`, and why, and then the `remedy`.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as reason:  # whatever a broken file makes of zip, pickle or tensors
+        said = (str(reason) or type(reason).__name__).splitlines()[0]
+        raise error(f"{os.fspath(path)!r} is no {what} ({said}): {remedy}") from reason

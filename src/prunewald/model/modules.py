@@ -1,0 +1,31 @@
+"""Modules as users hand them over: compiled, averaged, in training mode."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """The module inside what torch.compile returns, whose parameters have the names the user knows."""
+    inside: nn.Module = getattr(model, "_orig_mod", model)
+    return inside
+
+
+def averaged(model: nn.Module) -> nn.Module:
+    """The module whose weights an AveragedModel holds, also a compiled one; any other module is its own."""
+    return plain(model.module if isinstance(model, AveragedModel) else model)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In eval mode for a while: no dropout, no running statistics; then every module is in the mode it had."""
+    modes: list[tuple[nn.Module, Any]] = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
