@@ -1,22 +1,44 @@
 """A short name for every part a user can choose: the name in a config file, on a command line, in a result."""
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T", bound=type)
+Wrap = Callable[[Any], Any]  # what a caller gave, as a part; None where it cannot be one
 
-_parts: dict[str, dict[str, type]] = {}
+
+@dataclass
+class Kind:
+    """One kind of part: its base class, an example for error messages, and what else is taken for one."""
+
+    base: type
+    example: str
+    wrap: Wrap
+    known: dict[str, type]
 
 
-def register(kind: str, name: str) -> Callable[[T], T]:
-    """Class decorator: enter a class under `name` among the parts of this `kind`."""
+_kinds: dict[str, Kind] = {}
+
+
+def kind(name: str, base: type, example: str, wrap: Wrap = lambda given: None) -> None:
+    """Enter a kind of part."""
+    _kinds[name] = Kind(base, example, wrap, {})
+
+
+def wraps(name: str, wrap: Wrap) -> None:
+    """Say what else a kind takes for a part."""
+    _kinds[name].wrap = wrap
+
+
+def register(name_of_kind: str, name: str) -> Callable[[T], T]:
+    """Class decorator: enter a class under `name` among the parts of this kind."""
 
     def enter(cls: T) -> T:
-        taken = _parts.setdefault(kind, {})
+        taken = _kinds[name_of_kind].known
         if name in taken:
-            raise ValueError(f"{kind} {name!r} is registered already, as {taken[name].__qualname__}")
+            raise ValueError(f"{name_of_kind} {name!r} is registered already, as {taken[name].__qualname__}")
         taken[name] = cls
         return cls
 
@@ -25,37 +47,41 @@ def register(kind: str, name: str) -> Callable[[T], T]:
 
 criterion = partial(register, "criterion")
 uncertainty = partial(register, "uncertainty")
-allocation = partial(register, "allocation")
+allocation = partial(register, "scope")
 pattern = partial(register, "pattern")
 schedule = partial(register, "schedule")
 
 
-def parts(kind: str) -> dict[str, type]:
+def known(name_of_kind: str) -> dict[str, type]:
     """Every registered class of a kind, by its short name."""
-    return dict(_parts.get(kind, {}))
+    return dict(_kinds[name_of_kind].known)
 
 
-def make(kind: str, choice: Any) -> Any:
-    """The part a user means: a short name or a class gives it with its defaults, anything else is taken as it is."""
-    if isinstance(choice, type):
+def make(name_of_kind: str, choice: Any) -> Any:
+    """The part a user means: a short name or a class gives it with its defaults, an instance is taken as it is."""
+    own = _kinds[name_of_kind]
+    if isinstance(choice, str) and choice in own.known:
+        return own.known[choice]()
+    if isinstance(choice, str):
+        raise ValueError(f"unknown {name_of_kind} {choice!r}; known: {', '.join(sorted(own.known))}")
+    if isinstance(choice, type) and issubclass(choice, own.base):
         return choice()
-    if not isinstance(choice, str):
-        return choice
-    known = parts(kind)
-    if choice not in known:
-        raise ValueError(f"unknown {kind} {choice!r}; known: {', '.join(sorted(known))}")
-    return known[choice]()
+    part = choice if isinstance(choice, own.base) else own.wrap(choice)
+    if part is None:
+        names = ", ".join(map(repr, sorted(own.known)))
+        raise TypeError(f"{name_of_kind}={choice!r}: give one such as {own.example}, or a short name: {names}")
+    return part
 
 
-def name_of(kind: str, part: object) -> str:
+def name_of(name_of_kind: str, part: object) -> str:
     """The short name a part is registered under, or its class name."""
     cls = type(part)
-    return next((name for name, known in parts(kind).items() if known is cls), cls.__name__)
+    return next((name for name, known in _kinds[name_of_kind].known.items() if known is cls), cls.__name__)
 
 
-def brief(part: object) -> str:
-    """A part as its repr, without the fields that have their default."""
+def brief(part: Any) -> str:
+    """A part as its repr, without the fields that have their default; a function by its name."""
     if not is_dataclass(part):
-        return getattr(part, "__name__", repr(part))
+        return str(getattr(part, "__name__", repr(part)))
     changed = [f"{f.name}={getattr(part, f.name)!r}" for f in fields(part) if getattr(part, f.name) != f.default]
     return f"{type(part).__name__}({', '.join(changed)})"
