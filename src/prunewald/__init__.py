@@ -1,46 +1,48 @@
-"""prunewald: prune neural networks by magnitude and uncertainty."""
+"""prunewald: prune neural networks by magnitude and uncertainty.
 
-from prunewald import baselines, companions, masks
+What everybody needs is here. The rest is reached under its module, which is loaded when it is first asked for:
+`pw.strategies.iterative(...)`, `pw.uncertainty.FisherDiagonal()`, `pw.statistics.agreement(...)`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import prunewald.baselines  # enters its criteria under their short names
+import prunewald.uncertainty
 from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Random, Wald, tau
 from prunewald.core.patterns import Block, Element, Filter, KeepNOfM
 from prunewald.core.schedules import Cubic, Stairs
 from prunewald.core.weights import WeightStats
 from prunewald.pruner import Pruner
 from prunewald.pruning.report import Report
-from prunewald.statistics import wald as inference
-from prunewald.statistics.wald import agreement, wald_test
-from prunewald.storage import PackedFileError, load, save
-from prunewald.strategies import BudgetError, Checkpoint, certify_sparsity, find_sparsity, rounds
-from prunewald.strategies import rounds as iterative
-from prunewald.strategies import scan as sensitivity
-from prunewald.strategies.surgery import Surgery
-from prunewald.uncertainty import (
-    BatchMeans,
-    Bootstrap,
-    FisherDiagonal,
-    InverseFisher,
-    LayerLeastSquares,
-    PseudoBootstrap,
-    Sandwich,
-    SecondMoment,
-    SGDAsymptotic,
-)
+from prunewald.statistics.wald import wald_test
+from prunewald.uncertainty import BatchMeans, PseudoBootstrap, SecondMoment
+
+if TYPE_CHECKING:
+    from prunewald import (
+        baselines,
+        companions,
+        ensemble,
+        export,
+        figures,
+        masks,
+        quantisation,
+        statistics,
+        strategies,
+        uncertainty,
+    )
+    from prunewald.storage import PackedFileError, load, save
+    from prunewald.strategies.surgery import Surgery
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BatchMeans",
     "Block",
-    "Bootstrap",
-    "BudgetError",
-    "Checkpoint",
     "Cubic",
     "Element",
     "Filter",
-    "FisherDiagonal",
-    "InverseFisher",
     "KeepNOfM",
-    "LayerLeastSquares",
     "Magnitude",
     "MagnitudeUncertainty",
     "PackedFileError",
@@ -48,25 +50,38 @@ __all__ = [
     "PseudoBootstrap",
     "Random",
     "Report",
-    "SGDAsymptotic",
-    "Sandwich",
     "SecondMoment",
     "Stairs",
     "Surgery",
     "Wald",
     "WeightStats",
-    "agreement",
     "baselines",
-    "certify_sparsity",
     "companions",
-    "find_sparsity",
-    "inference",
-    "iterative",
+    "ensemble",
+    "export",
+    "figures",
     "load",
     "masks",
-    "rounds",
+    "quantisation",
     "save",
-    "sensitivity",
+    "statistics",
+    "strategies",
     "tau",
+    "uncertainty",
     "wald_test",
 ]
+
+# Where the names are that are loaded when asked for; all others of the list above are modules.
+_LATE = {"PackedFileError": "storage", "Surgery": "strategies.surgery", "load": "storage", "save": "storage"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return getattr(import_module(f"prunewald.{_LATE[name]}"), name)
+    if name in __all__:
+        return import_module(f"prunewald.{name}")
+    raise AttributeError(f"prunewald has no {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,45 +1,36 @@
-"""The Pruner: the only part with state. It watches the optimizer, prunes, and makes the zeros hold."""
+"""The Pruner: the front door, and the only part with state. It watches the optimizer, prunes, and holds the zeros."""
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
+from html import escape
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.core.allocation import Allocation
-from prunewald.core.criteria import Criterion, MagnitudeUncertainty, Wald
-from prunewald.core.patterns import Pattern
-from prunewald.core.schedules import Schedule
+from prunewald.core.base import Allocation, Criterion, Estimate, Online, Pattern, Schedule
 from prunewald.core.weights import NotYet, Weight
+from prunewald.model.masking import check_masks
+from prunewald.model.modules import plain
 from prunewald.model.optimizers import as_list, forget_, forget_history_, owned, step_taken
-from prunewald.model.targets import Target, find_parts
-from prunewald.pruning.checks import (
-    check_masks,
-    check_moved,
-    check_online,
-    check_params,
-    check_pattern,
-    check_request,
-    check_saved,
-    check_schedule,
-    check_sigmas,
-    check_trained,
-    describe,
-    least_steps,
-)
-from prunewald.pruning.holding import Holder
+from prunewald.model.targets import Target, find_slices
+from prunewald.pruning.describing import describe
+from prunewald.pruning.holding.base import Holding
+from prunewald.pruning.holding.zeros import Zeros
+from prunewald.pruning.plan import Choices, Plan, Request, Sparsity, online, resolve, sigma_source
 from prunewald.pruning.report import Report
-from prunewald.pruning.scoring import Scorer, default_criterion
-from prunewald.pruning.selecting import Sparsity, by_part, keep_counts, reached, reported, select, unreached
-from prunewald.pruning.significance import honest_label, z_thresholds
+from prunewald.pruning.resuming import check_saved
+from prunewald.pruning.scoring import score, weigh
+from prunewald.pruning.selecting import select
+from prunewald.pruning.stepping import Stepping
 from prunewald.pruning.watching import Watcher
-from prunewald.uncertainty import Estimate, Online, SecondMoment
-from prunewald.util.registry import make, name_of
-from prunewald.util.tensors import accumulator
+from prunewald.util.notices import warn
+from prunewald.util.registry import brief
+
+Sigmas = Online | Mapping[str, Tensor] | str
 
 
 class Pruner:
@@ -55,6 +46,9 @@ class Pruner:
     - `targets`, `ignore`: names, globs, module types, modules, parameters, or slices: "conv1.weight[2]",
       ("fc.weight", index). By default every floating parameter of two or more dimensions outside embedding and norm
       modules.
+
+    What is given is fixed: `criterion`, `uncertainty`, `scope`, `pattern` and `schedule` can be read, not set. What the
+    Pruner holds is a property (`masks`, `steps`, `sparsity`, `report`), what it has to compute is a method.
     """
 
     def __init__(
@@ -63,56 +57,65 @@ class Pruner:
         optimizer: Optimizer | Iterable[Optimizer] | None = None,
         *,
         criterion: Criterion | str | None = None,
-        uncertainty: Online | Mapping[str, Tensor] | str | None = None,
+        uncertainty: Sigmas | None = None,
         scope: Allocation | str = "layer",
         pattern: Pattern | str = "element",
         targets: Iterable[Target] | Target | None = None,
         ignore: Iterable[Target] | Target | None = None,
         schedule: Schedule | str | None = None,
     ) -> None:
-        self.model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+        self.model = plain(model)
         self.optimizers = as_list(optimizer)
-        self.criterion: Criterion | None = make("criterion", criterion)
-        self.uncertainty: Online | Mapping[str, Tensor] | None = make("uncertainty", uncertainty)
-        check_online(self.uncertainty)
-        if self.uncertainty is None and self.criterion is not None and self._uses_sigma(self.criterion):
-            self.uncertainty = SecondMoment()
-        self.scope: Allocation = make("allocation", scope)
-        self.pattern: Pattern = make("pattern", pattern)
-        self.schedule: Schedule | None = make("schedule", schedule)
-        self.parts = find_parts(self.model, targets, ignore)
+        self.slices = tuple(find_slices(self.model, targets, ignore))
         self.report: Report | None = None  # of the last pruning, by a call or by the schedule
+        self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule)
         self._steps: int | Tensor = 0
         self._owed = 0.0  # what the schedule asked for while the estimator could tell nothing yet
         named = dict(self.model.named_parameters())
-        self._params = {part.param: named[part.param] for part in self.parts}
-        self._check_parts()
+        self._params = {part.param: named[part.param] for part in self.slices}
+        self._choices.check({part.name: part.take(self._params[part.param]).shape for part in self.slices})
+        self._check()
+        self.zeros = Zeros(self._params)
         self._owners = owned(self._params, self.optimizers)
-        self._holder = Holder(self._params)
-        self.copies = self._holder.copies  # of the model, as given to follow()
-        online = None if isinstance(self.uncertainty, Mapping) else self.uncertainty
-        statistic = getattr(self.criterion, "statistic", None)
-        self._watcher = Watcher(self.model, self._params, self._owners, online, statistic)
-        self._handles: list[Any] = []
-        self._attach_()
+        self._watcher = Watcher(self.model, self._params, self.optimizers, self._owners, *self._choices.watched)
+        self._stepping = Stepping(self.optimizers, self._owners, self._after_step)
 
-    def _check_parts(self) -> None:
+    def _check(self) -> None:
         """Refuse what cannot work before anything is attached."""
-        check_pattern(self.pattern, {part.name: part.take(self._params[part.param]).shape for part in self.parts})
-        uses_sigma = self.criterion is None or self._uses_sigma(self.criterion)
-        self._least = least_steps(self.uncertainty) if uses_sigma else 1
-        check_schedule(self.schedule, self.pattern, self.uncertainty, self._least)
 
-    def _attach_(self) -> None:
-        hook = torch.compiler.disable(self._after_step)
-        self._handles += [o.register_step_post_hook(hook) for o in self.optimizers]
+    # ---- what was given ------------------------------------------------------------------------------------------
 
-    # ---- what the user reads -------------------------------------------------------------------------------------
+    @property
+    def criterion(self) -> Criterion | None:
+        """How weights are scored; None: by the default, which depends on the optimizer."""
+        return self._choices.criterion
+
+    @property
+    def uncertainty(self) -> Online | None:
+        """Where sigma comes from; None: from the optimizer's second moment, if the criterion wants a sigma."""
+        return self._choices.uncertainty
+
+    @property
+    def scope(self) -> Allocation:
+        """How many weights each target keeps."""
+        return self._choices.scope
+
+    @property
+    def pattern(self) -> Pattern:
+        """Which weights go together."""
+        return self._choices.pattern
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """When the Pruner prunes by itself."""
+        return self._choices.schedule
+
+    # ---- what it holds -------------------------------------------------------------------------------------------
 
     @property
     def masks(self) -> dict[str, Tensor]:
         """By parameter name, True where a weight is alive; a copy."""
-        return {name: self._holder.mask(name).clone() for name in self._params}
+        return {name: self.zeros.mask(name).clone() for name in self._params}
 
     @property
     def steps(self) -> int:
@@ -125,26 +128,15 @@ class Pruner:
         alive = self._alive()
         return 1 - sum(int(torch.count_nonzero(a)) for a in alive.values()) / sum(a.numel() for a in alive.values())
 
-    def targets(self) -> dict[str, Tensor]:
-        """What is pruned, by name: parameters, or slices of them; a loss may use them, to regularise."""
-        return {part.name: part.take(self._params[part.param]) for part in self.parts}
+    @property
+    def copies(self) -> dict[nn.Module, dict[str, Tensor]]:
+        """The copies of the model that were given to `follow`, each with its parameters that are held."""
+        return self.zeros.copies
 
-    def sigma(self) -> dict[str, Tensor]:
-        """The uncertainty of each weight, by parameter name."""
-        return {name: self._estimate(weight).sigma for name, weight in self._ready_weights().items()}
-
-    def dead(self) -> dict[str, Tensor]:
-        """By parameter name, True where no gradient reached a weight while it was watched."""
-        estimates = {name: self._estimate(weight) for name, weight in self._ready_weights().items()}
-        return {name: e.dead for name, e in estimates.items() if e.dead is not None}
-
-    def scores(self) -> dict[str, Tensor]:
-        """The score of each weight, by parameter name: -inf where pruned, negative where dead, NaN off target."""
-        scorer, _ = self._scorer(self.criterion)
-        found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
-        for part in self.parts:
-            part.put_(found[part.param], scorer.scores()[part.name].score.to(torch.float32))
-        return found
+    @property
+    def holdings(self) -> tuple[Holding, ...]:
+        """What acts on the weights around each step beside the zeros: quantisation, surgery."""
+        return tuple(self._stepping.holdings)
 
     def __getstate__(self) -> None:
         raise TypeError(
@@ -153,9 +145,38 @@ class Pruner:
         )
 
     def __repr__(self) -> str:
-        chosen = f"criterion={self.criterion!r}, uncertainty={describe(self.uncertainty)}, scope={self.scope!r}"
-        state = f"{len(self.parts)} targets, {self.sparsity:.2%} pruned"
+        sigma = "" if self.uncertainty is None else brief(self.uncertainty)
+        chosen = f"criterion={self.criterion!r}, uncertainty={sigma}, scope={self.scope!r}"
+        state = f"{len(self.slices)} targets, {self.sparsity:.2%} pruned"
         return f"{type(self).__name__}({type(self.model).__name__}, {chosen}, {state})"
+
+    def _repr_html_(self) -> str:
+        report = "" if self.report is None else self.report._repr_html_()
+        return f"<p>{escape(repr(self))}</p>{report}"
+
+    # ---- what it computes ----------------------------------------------------------------------------------------
+
+    def targets(self) -> dict[str, Tensor]:
+        """What is pruned, by name: parameters, or slices of them; a loss may use them, to regularise."""
+        return {part.name: part.take(self._params[part.param]) for part in self.slices}
+
+    def sigma(self) -> dict[str, Tensor]:
+        """The uncertainty of each weight, by parameter name."""
+        return {name: sigma for name, (sigma, _) in self._estimates().items()}
+
+    def dead(self) -> dict[str, Tensor]:
+        """By parameter name, True where no gradient reached a weight while it was watched."""
+        return {name: dead for name, (_, dead) in self._estimates().items() if dead is not None}
+
+    def scores(self) -> dict[str, Tensor]:
+        """The score of each weight, by parameter name: -inf where pruned, negative where dead, NaN off target."""
+        found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
+        plan = self._plan(Request(0.0))
+        with self._in_sight():
+            scores = score(plan, self._weigh(plan.uncertainty), self.slices, self._watcher)
+            for part in self.slices:
+                part.put_(found[part.param], scores[part.name].score.to(torch.float32))
+        return found
 
     # ---- pruning -------------------------------------------------------------------------------------------------
 
@@ -166,16 +187,18 @@ class Pruner:
         threshold: float | None = None,
         alpha: float | None = None,
         fdr: float | None = None,
+        uncertainty: Sigmas | None = None,
         dry_run: bool = False,
     ) -> Report:
         """Prune until `sparsity` of the total is zero, or everything that scores below `threshold`; tell what was done.
 
         `sparsity` is a fraction, or a dict of fractions by layer (the others stay as they are); a pattern that fixes
         its own, as n-of-m does, needs none. `alpha` keeps what a Wald test finds different from zero at that level,
-        `fdr` what it finds with that false discovery rate (of each target, or of all with scope "global"). With
-        `dry_run` nothing changes. On any error the model is as it was.
+        `fdr` what it finds with that false discovery rate (of each target, or of all with scope "global").
+        `uncertainty` is for this pruning alone, such as sigmas that were estimated for it. With `dry_run` nothing
+        changes. On any error the model is as it was.
         """
-        masks, report = self.choose(sparsity, threshold=threshold, alpha=alpha, fdr=fdr)
+        masks, report = self.choose(sparsity, threshold=threshold, alpha=alpha, fdr=fdr, uncertainty=uncertainty)
         if dry_run:
             return replace(report, dry_run=True)
         self._commit(masks)
@@ -190,96 +213,101 @@ class Pruner:
         threshold: float | None = None,
         alpha: float | None = None,
         fdr: float | None = None,
+        uncertainty: Sigmas | None = None,
     ) -> tuple[dict[str, Tensor], Report]:
         """The masks that `prune` would set, and its report; nothing changes."""
-        if sparsity is None and threshold is None and alpha is None and fdr is None:
-            sparsity = getattr(self.pattern, "sparsity", None)
-        check_request(sparsity, threshold, alpha, fdr, self.pattern)
-        if alpha is None and fdr is None:
-            return self._choose(self._scorer(self.criterion), sparsity, threshold or 0.0)
-        scorer, notes = self._scorer(Wald(), tested=True)
-        together = name_of("allocation", self.scope) == "global"
-        limits = z_thresholds(scorer.scores(), alpha=alpha, fdr=fdr, df=self._watcher.degrees(), together=together)
-        return self._choose((scorer, notes + honest_label(self.uncertainty)), None, limits)
-
-    def _choose(
-        self,
-        scoring: tuple[Scorer, list[str]],
-        sparsity: Sparsity | None,
-        limits: float | Mapping[str, float] = 0.0,
-        *,
-        rising: bool = False,
-    ) -> tuple[dict[str, Tensor], Report]:
-        """By a sparsity, or else by limits; with `rising`, a sparsity below the present one changes nothing."""
-        scorer, notes = scoring
-        shares = by_part(self.model, self.parts, sparsity) if isinstance(sparsity, Mapping) else sparsity
-        scores, alive = scorer.scores(), self._candidates(shares if isinstance(shares, Mapping) else None)
-        asked, counts = None, None
-        if sparsity is not None and shares is not None:
-            asked = keep_counts(self.scope, scores, shares)
-            counts = reached(self.pattern, asked, alive, sparsity, rising=rising)
-        if not isinstance(limits, Mapping):
-            limits = dict.fromkeys(scores, limits)
-        chosen, rows = select(scorer, self.pattern, counts, limits, alive)
-        masks = self.masks
-        for part in self.parts:
-            part.put_(masks[part.param], chosen[part.name])
-        notes = [*notes, *unreached(self.pattern, asked, rows)]
-        if self.optimizers and not any(self._owners):
-            notes.append("the optimizer steps none of the targets: nothing holds their zeros, and nothing moves them")
-        return masks, reported(scorer, rows, self.scope, self.pattern, self.uncertainty, notes)
-
-    def _scorer(self, criterion: Criterion | None, *, tested: bool = False) -> tuple[Scorer, list[str]]:
-        """The criterion in force, over weights that were checked; `tested`: those that standard errors are of."""
-        criterion, notes = self._default_criterion() if criterion is None else (criterion, [])
-        statistic = self._watcher.statistic
-        if not self._uses_sigma(criterion):
-            return Scorer(self._weights(), self.parts, criterion, None, statistic), notes
-        weights = self._ready_weights()
-        averages = self._watcher.averages() if tested else {}
-        weights |= {n: replace(weights[n], param=a.to(weights[n].param.device)) for n, a in averages.items()}
-        return Scorer(weights, self.parts, criterion, self._estimate, statistic), notes
-
-    def _uses_sigma(self, criterion: Criterion) -> bool:
-        # A plain function says nothing of itself: it gets a sigma if there is one.
-        return getattr(criterion, "uses_sigma", self.uncertainty is not None)
-
-    def _default_criterion(self) -> tuple[Criterion, list[str]]:
-        if self.uncertainty is not None:
-            return MagnitudeUncertainty(), []
-        return default_criterion((name, p, self._optimizer_of(name)) for name, p in self._params.items())
+        plan = self._plan(Request(sparsity, threshold, alpha, fdr).checked(self.pattern), uncertainty)
+        with self._in_sight():
+            return self._choose(plan)
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""
         self._check_attached()
-        check_masks(masks, self._params)
+        check_masks(masks, self._params, every=True)
         self._commit({name: mask.to(self._params[name].device, copy=True) for name, mask in masks.items()})
         self._watcher.restart()
 
+    # ---- one pruning, from the plan down -------------------------------------------------------------------------
+
+    def _plan(self, request: Request, uncertainty: Sigmas | None = None) -> Plan:
+        choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
+        held = ((name, param, self._watcher.optimizer_of(name)) for name, param in self._params.items())
+        return resolve(choices, request, self.model, self.slices, held)
+
+    def _weigh(self, sigma: Online | None, tests: bool = False) -> dict[str, Weight]:
+        self._check_attached()
+        present = dict(self.model.named_parameters())
+        return weigh(self.zeros, self._watcher, sigma, present, tests=tests, all_alive=self._competing)
+
+    def _choose(self, plan: Plan) -> tuple[dict[str, Tensor], Report]:
+        scores = score(plan, self._weigh(plan.uncertainty, plan.request.tests), self.slices, self._watcher)
+        chosen, rows, notes = select(plan, scores, self._candidates(plan.shares), self._watcher)
+        masks = self.masks
+        for part in self.slices:
+            part.put_(masks[part.param], chosen[part.name])
+        if self.optimizers and not any(self._owners):
+            notes.append("the optimizer steps none of the targets: nothing holds their zeros, and nothing moves them")
+        return masks, describe(plan, rows, [*plan.notes, *notes])
+
     @torch.no_grad()
-    def _commit(self, masks: dict[str, Tensor]) -> None:
-        for name, alive in masks.items():
-            self._holder.alive[name] = alive
-            self._holder.hold_(name)
-            for optimizer in self.optimizers:
-                forget_(optimizer, self._params[name], alive)
+    def _commit(self, masks: Mapping[str, Tensor]) -> None:
+        for holding in self.holdings:
+            if holding.competes:
+                holding.ready_(list(self._params))  # what the last choice brings back has its own value, not zero
+                self._stepping.drop(holding)
+        self.zeros.set_(masks)
         for optimizer in self.optimizers:
+            for name, alive in masks.items():
+                forget_(optimizer, self._params[name], alive)
             forget_history_(optimizer)
 
-    # ---- holding the zeros ---------------------------------------------------------------------------------------
+    def _estimates(self) -> dict[str, Estimate]:
+        source = sigma_source(self._choices)
+        with self._in_sight():
+            return {name: self._watcher.sigma(source, weight) for name, weight in self._weigh(source).items()}
+
+    def _alive(self) -> dict[str, Tensor]:
+        """The mask of each slice."""
+        return {part.name: part.take(self.zeros.mask(part.param)) for part in self.slices}
+
+    def _candidates(self, shares: Sparsity | None) -> dict[str, Tensor]:
+        """Which weights of each slice may be kept by a pruning to these shares."""
+        alive = self._alive()
+        if not self._competing:
+            return alive
+        named = shares if isinstance(shares, Mapping) else alive
+        return {name: torch.ones_like(mask) if name in named else mask for name, mask in alive.items()}
+
+    def _check_attached(self) -> None:
+        if not self.zeros.attached:
+            raise ValueError(f"this {type(self).__name__} was detached: make a new one to go on pruning")
+
+    @property
+    def _competing(self) -> bool:
+        """Whether pruned weights have values by which they may be chosen again."""
+        return any(holding.competes for holding in self.holdings)
+
+    def _in_sight(self) -> AbstractContextManager[Any]:
+        """The weights as the optimizer moves them, for as long as they are looked at."""
+        stack = ExitStack()
+        for holding in self.holdings:
+            stack.enter_context(holding.in_sight())
+        return stack
+
+    # ---- steps ---------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def apply_(self) -> None:
         """Set the pruned weights to zero again; without an optimizer this is also the step the estimator sees."""
-        self._holder.zero_()
-        if self._holder.attached and not self.optimizers:
+        self.zeros.settle_(self._params)
+        for holding in self.holdings:
+            holding.settle_(self._params)
+        if self.zeros.attached and not self.optimizers:
             self._watcher.update_(0, None)
             self._advance_(None)
 
-    @torch.no_grad()
-    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
-        at = next(i for i, own in enumerate(self.optimizers) if own is optimizer)
-        self._holder.zero_()
+    def _after_step(self, at: int, optimizer: Optimizer) -> None:
+        self.zeros.settle_(self._params)
         self._watcher.update_(at, optimizer)
         if optimizer is self.optimizers[-1]:
             self._advance_(optimizer)
@@ -294,6 +322,7 @@ class Pruner:
 
     @property
     def _acting(self) -> bool:
+        """Whether anything is to be done by itself after some steps."""
         return self.schedule is not None
 
     def _act_(self) -> None:
@@ -303,30 +332,39 @@ class Pruner:
         self._owed = self._owed if due is None else due
         if not self._owed:
             return
-        check_request(self._owed, None, None, None, self.pattern)
+        request = Request(self._owed, rising=True).checked(self.pattern)
         try:
             # What there is to warn of, such as a window that is still short, is said at the first pruning only.
             with nullcontext() if self.report is None else warnings.catch_warnings(action="ignore"):
-                masks, self.report = self._choose(self._scorer(self.criterion), self._owed, rising=True)
+                masks, self.report = self._choose(self._plan(request))
         except NotYet as reason:
             if due:
-                warnings.warn(f"the pruning of step {self.steps} is put off until it can be: {reason}", stacklevel=2)
+                warn(f"the pruning of step {self.steps} is put off until it can be: {reason}")
             return
         self._owed = 0.0
-        if any(not torch.equal(mask, self._holder.mask(name)) for name, mask in masks.items()):
+        if any(not torch.equal(mask, self.zeros.mask(name)) for name, mask in masks.items()):
             self._commit(masks)
 
     def follow(self, copy: nn.Module) -> None:
         """Zero what is pruned in a copy of the model too, such as an AveragedModel: now, and whenever masks change."""
         with torch.no_grad():
-            self._holder.follow(copy)
+            self.zeros.follow(copy)
+
+    def hold(self, holding: Holding) -> None:
+        """Let a further way of holding weights act around every step, after the Pruner's own: quantisation does."""
+        self._stepping.add(holding)
+
+    def let_go(self, holding: Holding) -> None:
+        """Let a way of holding weights act no more."""
+        self._stepping.drop(holding)
 
     def detach(self) -> None:
         """Let go of model and optimizer: the zeros stay, nothing holds them any more."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        self._holder.release()
+        with torch.no_grad():
+            for holding in self.holdings:
+                holding.settle_(self._params)
+        self._stepping.release()
+        self.zeros.end_()
         self._watcher.release()
 
     # ---- resume --------------------------------------------------------------------------------------------------
@@ -343,55 +381,12 @@ class Pruner:
         self._check_state(state)
         self._watcher.load_state_dict(state)
         self._steps, self._owed = state["steps"], float(state.get("owed", 0.0))
-        self._holder.alive = {name: mask.clone() for name, mask in state["masks"].items() if not mask.all()}
+        self.zeros.alive = {name: mask.clone() for name, mask in state["masks"].items() if not mask.all()}
         with torch.no_grad():
-            for name in self._holder.alive:
-                self._holder.hold_(name)
+            for name in self.zeros.alive:
+                self.zeros.hold_(name)
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         check_saved(state)
-        check_masks(state["masks"], self._params)
+        check_masks(state["masks"], self._params, every=True, what="the saved masks")
         self._watcher.check_state(state)
-
-    # ---- parts of the above --------------------------------------------------------------------------------------
-
-    def _alive(self) -> dict[str, Tensor]:
-        """The mask of each part."""
-        return {part.name: part.take(self._holder.mask(part.param)) for part in self.parts}
-
-    def _candidates(self, named: Collection[str] | None) -> dict[str, Tensor]:
-        """Which weights of each part a pruning of these parts (None: all) may keep."""
-        return self._alive()
-
-    def _optimizer_of(self, name: str) -> Optimizer | None:
-        return next((o for o, own in zip(self.optimizers, self._owners, strict=False) if name in own), None)
-
-    def _check_attached(self) -> None:
-        if not self._holder.attached:
-            raise ValueError(f"this {type(self).__name__} was detached: make a new one to go on pruning")
-
-    def _weights(self) -> dict[str, Weight]:
-        """All parameters that hold targets, after a check that they can be pruned."""
-        self._check_attached()
-        check_params(self._params, dict(self.model.named_parameters()))
-        return {
-            n: Weight(n, p, self._holder.mask(n) if n in self._holder.alive else None) for n, p in self._params.items()
-        }
-
-    def _ready_weights(self) -> dict[str, Weight]:
-        """The same, after a check that each has an uncertainty."""
-        weights = self._weights()
-        if isinstance(self.uncertainty, Mapping):
-            check_sigmas(self.uncertainty, self._params)
-        else:
-            check_trained(self._params, self._owners)
-        self._watcher.check()
-        return weights
-
-    def _estimate(self, weight: Weight) -> Estimate:
-        if isinstance(self.uncertainty, Mapping):
-            sigma = torch.as_tensor(self.uncertainty[weight.name])
-            return Estimate(sigma.to(weight.param.device, accumulator(weight.param)), None)
-        estimate = self._watcher.estimate(weight, self._optimizer_of(weight.name))
-        check_moved(weight, estimate)
-        return estimate

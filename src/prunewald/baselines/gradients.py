@@ -1,21 +1,18 @@
 """Baselines that score by gradients: those of a batch, or of the optimizer steps since the Pruner was attached."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.core.criteria import Statistic
+from prunewald.core.base import Criterion, State, Statistic, Weights
 from prunewald.core.weights import WeightStats
 from prunewald.model.optimizers import step_taken
+from prunewald.util.arguments import real
 from prunewald.util.registry import criterion
 from prunewald.util.tensors import accumulator, dense
-
-State: TypeAlias = dict[str, Any]  # tensors by parameter name, and numbers: it goes into state_dict() as it is
-Weights: TypeAlias = Mapping[str, Tensor]
 
 
 def _gradients(state: State, weights: Weights, optimizer: Optimizer | None) -> Iterator[tuple[str, Tensor]]:
@@ -59,7 +56,7 @@ def _seen(state: State, table: str, name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class MeanGradient:
+class MeanGradient(Statistic):
     """The mean over the steps of g, or of g² if `squared`: one float32 a weight, from the first step on."""
 
     squared: bool = False
@@ -80,7 +77,7 @@ class MeanGradient:
 
 
 @dataclass(frozen=True)
-class TotalMovement:
+class TotalMovement(Statistic):
     """-Σ w·g over the steps: one float32 a weight, and a copy of the weights as they were before the step."""
 
     def init(self, weights: Weights) -> State:
@@ -98,7 +95,7 @@ class TotalMovement:
 
 
 @dataclass(frozen=True)
-class SmoothedSensitivity:
+class SmoothedSensitivity(Statistic):
     """Ī·Ū of PLATON: two float32 a weight, and a copy of the weights as they were before the step."""
 
     beta1: float
@@ -136,14 +133,16 @@ def _effect(weight: Tensor, gradient: Tensor) -> Tensor:
 
 @criterion("taylor")
 @dataclass(frozen=True)
-class Taylor:
+class Taylor(Criterion):
     """|w·g|, g the mean gradient over the steps watched.  Molchanov et al. (2017), for single weights.
 
     Before the first step g is the present gradient, so `loss.backward(); pruner.prune(0.9)` works too.
     """
 
-    uses_sigma: ClassVar[bool] = False
-    statistic: ClassVar[Statistic] = MeanGradient()
+    @property
+    def statistic(self) -> Statistic:
+        """The mean gradient."""
+        return MeanGradient()
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by the first-order change of the loss."""
@@ -152,14 +151,12 @@ class Taylor:
 
 @criterion("snip")
 @dataclass(frozen=True)
-class SNIP:
+class SNIP(Criterion):
     """|w·g|, g the present gradient: call loss.backward() on a batch before prune().  Lee et al. (2019).
 
     Meant for a model at initialisation and, as published, with scope="global". The paper divides by the sum over all
     weights, a constant that changes no order; it is left out.
     """
-
-    uses_sigma: ClassVar[bool] = False
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by the sensitivity to the connection."""
@@ -168,15 +165,17 @@ class SNIP:
 
 @criterion("movement")
 @dataclass(frozen=True)
-class Movement:
+class Movement(Criterion):
     """-Σ w·g over the steps, each w as it was before its step.  Sanh et al. (2020).
 
     Positive where gradient descent moved a weight away from zero. The paper's learning rate is a constant that changes
     no order; it is left out.
     """
 
-    uses_sigma: ClassVar[bool] = False
-    statistic: ClassVar[Statistic] = TotalMovement()
+    @property
+    def statistic(self) -> Statistic:
+        """The movement away from zero."""
+        return TotalMovement()
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by the movement away from zero."""
@@ -185,15 +184,17 @@ class Movement:
 
 @criterion("obd")
 @dataclass(frozen=True)
-class OBD:
+class OBD(Criterion):
     """w²·h / 2, h the diagonal of the Hessian.  LeCun, Denker & Solla (1990).
 
     h is approximated by the empirical Fisher, the mean squared gradient over the steps watched. Those are gradients of
     batches, not of samples: near an optimum a batch-size-th of the Fisher, a constant that changes no order.
     """
 
-    uses_sigma: ClassVar[bool] = False
-    statistic: ClassVar[Statistic] = MeanGradient(squared=True)
+    @property
+    def statistic(self) -> Statistic:
+        """The mean squared gradient."""
+        return MeanGradient(squared=True)
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by the saliency."""
@@ -202,7 +203,7 @@ class OBD:
 
 @criterion("platon")
 @dataclass(frozen=True)
-class PLATON:
+class PLATON(Criterion):
     """Ī·Ū, with I = |w·g| at each step, Ī ← β1·Ī + (1 - β1)·I, Ū ← β2·Ū + (1 - β2)·|I - Ī|.  Zhang et al. (2022).
 
     As published, with scope="global" and a schedule that prunes during training. w is as it was before the step, as in
@@ -211,12 +212,10 @@ class PLATON:
 
     beta1: float = 0.85
     beta2: float = 0.95
-    uses_sigma: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)!r}")
+        real("beta1", self.beta1, least=0, below=1)
+        real("beta2", self.beta2, least=0, below=1)
 
     @property
     def statistic(self) -> Statistic:

@@ -1,26 +1,23 @@
 """Wanda: a baseline that scores by the inputs of layers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.optim import Optimizer
 
-from prunewald.core.criteria import Statistic
+from prunewald.core.base import Criterion, State, Statistic, Weights
 from prunewald.core.weights import WeightStats
+from prunewald.model.inputs import LAYERS, squares_met
 from prunewald.util.registry import criterion
-from prunewald.util.tensors import accumulator
-
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass(frozen=True)
-class InputNorm:
+class InputNorm(Statistic):
     """The norm of all inputs that each weight of a linear or convolutional layer multiplied.
 
     Once a pass in training mode was seen, only such count: what is merely evaluated then has no say in the pruning.
@@ -30,14 +27,14 @@ class InputNorm:
     distributed training sees its own inputs.
     """
 
-    def init(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    def init(self, weights: Weights) -> State:
         """No input yet."""
         return {"trained": 0, "squares": {}}
 
-    def update_(self, state: dict[str, Any], weights: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
+    def update_(self, state: State, weights: Weights, optimizer: Optimizer | None) -> None:
         """Inputs come by forward passes, not by steps."""
 
-    def watch(self, model: nn.Module, names: list[str], state: Callable[[], dict[str, Any]]) -> list[Any]:
+    def watch(self, model: nn.Module, names: Sequence[str], state: Callable[[], State]) -> list[Any]:
         """Read the inputs of every module that has one of these weights; tied weights are fed by each of theirs."""
         params = dict(model.named_parameters())
         known = {id(params[name]): name for name in names}
@@ -50,7 +47,7 @@ class InputNorm:
         reader = _uncompiled()
         return [m.register_forward_pre_hook(reader(n, state), with_kwargs=True) for m, n in feeds.items()]
 
-    def value(self, state: dict[str, Any], name: str) -> Tensor | None:
+    def value(self, state: State, name: str) -> Tensor | None:
         """The norm of the inputs."""
         squares: Tensor | None = state["squares"].get(name)
         return None if squares is None else squares.sqrt()
@@ -59,7 +56,7 @@ class InputNorm:
 def _own_weight(module: nn.Module) -> Tensor | None:
     """The parameter that a layer multiplies its inputs by, if it is a layer whose inputs can be read."""
     # The output projection of nn.MultiheadAttention is one that is never called.
-    if not isinstance(module, _LAYERS) or isinstance(module, NonDynamicallyQuantizableLinear):
+    if not isinstance(module, LAYERS) or isinstance(module, NonDynamicallyQuantizableLinear):
         return None
     return dict(module.named_parameters(recurse=False)).get("weight")
 
@@ -100,53 +97,19 @@ def _add_rows_(table: dict[str, Tensor], name: str, met: Tensor, rows: int) -> N
     table[name] = met.unsqueeze(1).expand(-1, rows, *met.shape[1:]).flatten(0, 1)
 
 
-def squares_met(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    """Σ x² of what each place of a row of the weight multiplies in one call; a row for each group."""
-    x = args[0] if args else kwargs["input"]
-    return _linear_squares(x) if isinstance(module, nn.Linear) else _convolution_squares(module, x)
-
-
-def _squares(x: Tensor, dims: int) -> Tensor:
-    """x² summed over all but the last dimensions."""
-    x = x.unsqueeze(0)  # so that there is one to sum over
-    return x.to(accumulator(x)).square().sum(tuple(range(x.dim() - dims)))
-
-
-def _linear_squares(x: Tensor) -> Tensor:
-    """Σ x² of each feature, as one row."""
-    return _squares(x, 1).unsqueeze(0)
-
-
-def _convolution_squares(module: Any, x: Tensor) -> Tensor:
-    """Σ x² over the positions that each place of the kernel meets, as one row a group."""
-    sums = _squares(x, 1 + len(module.kernel_size))
-    sums = F.pad(sums, _padding(module), mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
-    for size, stride, dilation in zip(module.kernel_size, module.stride, module.dilation, strict=True):
-        # The first dimension of space is replaced by one of the kernel, at the end.
-        sums = sums.unfold(1, dilation * (size - 1) + 1, stride)[..., ::dilation].sum(1)
-    by_group: Tensor = sums.unflatten(0, (module.groups, -1))
-    return by_group
-
-
-def _padding(module: Any) -> Sequence[int]:
-    """As F.pad wants it: the last dimension first."""
-    if isinstance(module.padding, str) or module.padding_mode != "zeros":
-        padding: list[int] = module._reversed_padding_repeated_twice
-        return padding
-    return [side for size in reversed(module.padding) for side in (size, size)]
-
-
 @criterion("wanda")
 @dataclass(frozen=True)
-class Wanda:
+class Wanda(Criterion):
     """|w|·||x||, x all inputs that a weight multiplied since attaching or the last prune().  Sun et al. (2024).
 
     As published, with scope="row": each output compares its own weights. For linear and convolutional layers. Attach
     the Pruner before a compiled model first runs; its graph then breaks at each of these layers.
     """
 
-    uses_sigma: ClassVar[bool] = False
-    statistic: ClassVar[Statistic] = InputNorm()
+    @property
+    def statistic(self) -> Statistic:
+        """The norms of the inputs."""
+        return InputNorm()
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by the size of what a weight passes on."""

@@ -3,21 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from prunewald.core.ranking import Count as Count
+from prunewald.core.base import Allocation
 from prunewald.core.ranking import Ranked, Scores, Sketch, ascending, counts_below, counts_below_sorted
 from prunewald.util.registry import allocation
-
-
-class Allocation(Protocol):
-    """Shares out a sparsity among tensors."""
-
-    def __call__(self, scores: Scores, sparsity: float) -> Mapping[str, Count]:
-        """The number of weights each tensor keeps, or of each of its rows."""
 
 
 def layer_count(size: int, sparsity: float) -> int:
@@ -27,7 +20,7 @@ def layer_count(size: int, sparsity: float) -> int:
 
 @allocation("layer")
 @dataclass(frozen=True)
-class Layer:
+class Layer(Allocation):
     """Every tensor is pruned to the same sparsity."""
 
     def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
@@ -37,7 +30,7 @@ class Layer:
 
 @allocation("row")
 @dataclass(frozen=True)
-class Row:
+class Row(Allocation):
     """Every row of every tensor is pruned to the same sparsity, as in Wanda (Sun et al. 2024).
 
     A row is an index of dimension 0, the weights of one output; a vector is one row.
@@ -51,8 +44,10 @@ class Row:
 
 @allocation("global")
 @dataclass(frozen=True)
-class Global:
+class Global(Allocation):
     """One order over all tensors together; a tensor may lose all its weights."""
+
+    together: ClassVar[bool] = True
 
     def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
         """What the common order leaves of each."""
@@ -61,7 +56,7 @@ class Global:
 
 @allocation("lamp")
 @dataclass(frozen=True)
-class LAMP:
+class LAMP(Allocation):
     """One order over all tensors, by the share of each score in what is left of its tensor.  Lee et al. (2021).
 
     With the criterion Magnitude this is the paper's LAMP; here the score of any criterion stands for |w|.
@@ -81,7 +76,7 @@ class LAMP:
 
 @allocation("erk")
 @dataclass(frozen=True)
-class ERK:
+class ERK(Allocation):
     """Density in proportion to the sum of a tensor's dimensions over their product.  Evci et al. (2020).
 
     Erdős–Rényi–Kernel: a tensor that this would overfill stays dense, and the others share the rest.

@@ -23,7 +23,7 @@ Weights: TypeAlias = Mapping[str, Tensor]  # parameters by name
 
 
 class Running(ABC):
-    """Something that is gathered of every weight over the steps of a training: a recipe, with its state held elsewhere."""
+    """Something that is gathered of every weight while a model trains: the recipe, its state is held elsewhere."""
 
     @abstractmethod
     def init(self, weights: Weights) -> State:
@@ -56,7 +56,7 @@ class Estimate(NamedTuple):
     dead: Tensor | None
 
 
-class Uncertainty(ABC):
+class Uncertainty:
     """How sure is each weight? `Online` ones watch the training, `Offline` ones are computed from data."""
 
 

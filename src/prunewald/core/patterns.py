@@ -4,33 +4,26 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
+from prunewald.core.base import Pattern
 from prunewald.core.ranking import Count, Ranked, as_rows, smallest, smallest_by_row
+from prunewald.util.arguments import one_of, whole
 from prunewald.util.registry import pattern
 
 GroupScore: TypeAlias = Literal["wald", "mean", "l1"]
 _CHUNK = 1 << 20  # groups of so many weights are summed at once
 
 
-class Pattern(Protocol):
-    """Chooses the places to keep.
-
-    One that fits some shapes only has `check(shape)`, which raises ValueError; one that keeps whole groups has
-    `nearest(shape, keep)`, the count it keeps where `keep` is asked for; one that ends at a sparsity, `sparsity`.
-    """
-
-    def __call__(self, ranked: Ranked, keep: Count) -> Tensor:
-        """True where a weight is kept; with a count a row, each row is treated as a tensor of its own."""
-
-
 @pattern("element")
 @dataclass(frozen=True)
-class Element:
+class Element(Pattern):
     """Any single weight may go: the lowest scores do."""
+
+    single: ClassVar[bool] = True
 
     def __call__(self, ranked: Ranked, keep: Count) -> Tensor:
         """Keep the `keep` highest scores."""
@@ -39,7 +32,7 @@ class Element:
 
 @pattern("n-of-m")
 @dataclass(frozen=True)
-class KeepNOfM:
+class KeepNOfM(Pattern):
     """`n` of every `m` consecutive weights along `dim` stay, 2:4 by default.  Mishra et al. (2021).
 
     On the way there, from each m only the m - n lowest may go, and of all these the lowest do. `dim` 1 is the input
@@ -51,9 +44,9 @@ class KeepNOfM:
     dim: int = 1
 
     def __post_init__(self) -> None:
-        _check_whole("n", self.n, 1)
-        _check_whole("m", self.m, 2)
-        _check_whole("dim", self.dim, 0)
+        whole("n", self.n, 1)
+        whole("m", self.m, 2)
+        whole("dim", self.dim)
         if self.n >= self.m:
             raise ValueError(f"n of m are kept, so n must be below m, not n={self.n} of m={self.m}")
 
@@ -101,7 +94,7 @@ class KeepNOfM:
 
 @pattern("block")
 @dataclass(frozen=True)
-class Block:
+class Block(Pattern):
     """Blocks of the matrix weight.flatten(1) stay or go as a whole.  Narang et al. (2017).
 
     `score` of a group: "wald", the joint Wald statistic, the sum of squares of its scores; "mean", their mean; "l1",
@@ -113,9 +106,9 @@ class Block:
     score: GroupScore = "wald"
 
     def __post_init__(self) -> None:
-        _check_whole("rows", self.rows, 1)
-        _check_whole("cols", self.cols, 1)
-        _check_score(self.score)
+        whole("rows", self.rows, 1)
+        whole("cols", self.cols, 1)
+        one_of("score", self.score, get_args(GroupScore))
 
     def check(self, shape: Sequence[int]) -> None:
         """An error where the blocks do not fit a tensor."""
@@ -151,7 +144,7 @@ class Block:
 
 @pattern("filter")
 @dataclass(frozen=True)
-class Filter:
+class Filter(Pattern):
     """Whole filters or neurons stay or go: outputs with `dim` 0, input channels with 1.  Li et al. (2017).
 
     `score` of a group: "wald", the joint Wald statistic, the sum of squares of its scores; "mean", their mean; "l1",
@@ -162,8 +155,8 @@ class Filter:
     score: GroupScore = "wald"
 
     def __post_init__(self) -> None:
-        _check_whole("dim", self.dim, 0)
-        _check_score(self.score)
+        whole("dim", self.dim)
+        one_of("score", self.score, get_args(GroupScore))
 
     def check(self, shape: Sequence[int]) -> None:
         """An error where a tensor has no such dimension."""
@@ -240,16 +233,6 @@ def _matrix_shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------
-
-
-def _check_whole(field: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{field} must be a whole number of at least {least}, not {value!r}")
-
-
-def _check_score(score: object) -> None:
-    if score not in get_args(GroupScore):
-        raise ValueError(f"score must be one of {', '.join(map(repr, get_args(GroupScore)))}, not {score!r}")
 
 
 def _check_dim(pattern: Pattern, dim: int, shape: Sequence[int]) -> None:

@@ -38,16 +38,29 @@ class Ranked(NamedTuple):
 
 
 class Scores(Mapping[str, Ranked]):
-    """The scores of many tensors by name, computed when asked for; those of a large model are never all kept."""
+    """The tensors of one pruning by name: their shapes, their weights, and their scores, computed when asked for.
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], rank: Callable[[str], Ranked]) -> None:
+    The scores of a small model are kept from one use to the next; those of a large one are never all in memory.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        rank: Callable[[str], Ranked],
+        weight: Callable[[str], Tensor] | None = None,
+    ) -> None:
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
         self._rank = cache(rank) if sum(self.sizes.values()) <= _KEPT else rank
+        self._weight = weight
 
     def only(self, name: str) -> "Scores":
-        """The scores of one of the tensors."""
-        return Scores({name: self.shapes[name]}, self._rank)
+        """One of the tensors by itself."""
+        return Scores({name: self.shapes[name]}, self._rank, self._weight)
+
+    def weight(self, name: str) -> Tensor:
+        """The weights of one tensor, without scoring them."""
+        return self[name].weight if self._weight is None else self._weight(name)
 
     def __getitem__(self, name: str) -> Ranked:
         return self._rank(name)
@@ -81,6 +94,11 @@ def smallest(ranked: Ranked, count: Count) -> Tensor:
         return torch.zeros(ranked.score.shape, dtype=torch.bool, device=ranked.score.device)
     if count >= ranked.score.numel():
         return torch.ones(ranked.score.shape, dtype=torch.bool, device=ranked.score.device)
+    if ranked.score.numel() <= _FEW:
+        flat = Ranked(ranked.score.reshape(-1), ranked.weight.reshape(-1))
+        chosen = torch.zeros(flat.score.shape, dtype=torch.bool, device=flat.score.device)
+        chosen[in_order(flat)[:count]] = True
+        return chosen.view(ranked.score.shape)
     chosen, _ = below(find_cut(lambda: [ranked], count), ranked, 0)
     return chosen
 
@@ -156,7 +174,7 @@ class Sketch(NamedTuple):
 
     @classmethod
     def of(cls, values: Tensor, step: int = _STEP) -> "Sketch":
-        """Every so-manieth of sorted values."""
+        """Take one of every `step` values of an ascending tensor, and its last."""
         size = values.numel()
         places = torch.arange(0, size - 1 + step, step).clamp(max=size - 1) if size else torch.arange(0)
         return cls(values[places.to(values.device)].cpu(), places, size)
@@ -221,6 +239,14 @@ def below(cut: Cut, ranked: Ranked, taken: int) -> tuple[Tensor, int]:
         taken += first.numel()
         start += piece.numel()
     return chosen, taken
+
+
+def lower_median(values: Tensor) -> float:
+    """The median; of an even number of values, the lower of the two in the middle."""
+    k = (values.numel() + 1) // 2
+    if values.numel() <= _FEW:
+        return float(values.reshape(-1).kthvalue(k).values)
+    return float(kth_smallest(lambda: pieces(values), k)[0])
 
 
 def kth_smallest(values: Callable[[], Iterable[Tensor]], k: int) -> tuple[Tensor, int, int]:

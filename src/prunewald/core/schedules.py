@@ -2,22 +2,15 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from numbers import Integral, Real
-from typing import Protocol
 
+from prunewald.core.base import Schedule
+from prunewald.util.arguments import share, whole
 from prunewald.util.registry import schedule
-
-
-class Schedule(Protocol):
-    """Tells, after each optimizer step (the first is 1), to which sparsity to prune, or None for not now."""
-
-    def __call__(self, step: int) -> float | None:
-        """The sparsity to reach at this step."""
 
 
 @schedule("cubic")
 @dataclass(frozen=True)
-class Cubic:
+class Cubic(Schedule):
     """From `initial` to `final` between steps `begin` and `end`, every `every` steps.  Zhu & Gupta (2017), eq. 1.
 
     Fast at first, when much is redundant, and slower towards the end: final + (initial - final)(1 - t)³, where t runs
@@ -34,10 +27,12 @@ class Cubic:
     initial: float = 0.0
 
     def __post_init__(self) -> None:
-        check_whole(begin=(self.begin, 0), end=(self.end, 1), every=(self.every, 1))
+        whole("begin", self.begin)
+        whole("end", self.end, 1)
+        whole("every", self.every, 1)
         if self.end <= self.begin:
             raise ValueError(f"the schedule ends at step {self.end}, and begins at {self.begin}: end must be later")
-        _check_rising((self.initial, self.final), "initial and final sparsity")
+        _check_rising((self.initial, self.final), "initial, final")
 
     def __call__(self, step: int) -> float | None:
         """The sparsity at a step of the grid, or at the end."""
@@ -50,7 +45,7 @@ class Cubic:
 
 @schedule("stairs")
 @dataclass(frozen=True)
-class Stairs:
+class Stairs(Schedule):
     """One level after another, the first at step `begin` and the next each `every` steps later; one level is one shot.
 
     >>> [Stairs((0.5, 0.9), begin=2, every=3)(step) for step in range(1, 7)]
@@ -63,7 +58,8 @@ class Stairs:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", check_levels(tuple(self.levels)))
-        check_whole(begin=(self.begin, 0), every=(self.every, 1))
+        whole("begin", self.begin)
+        whole("every", self.every, 1)
 
     @property
     def final(self) -> float:
@@ -79,25 +75,17 @@ class Stairs:
 def check_levels(levels: tuple[float, ...]) -> tuple[float, ...]:
     """Sparsities that rise: each in range, none twice, none below the one before; as Python's own numbers."""
     if not levels:
-        raise ValueError("no levels were given: give rising sparsities, such as (0.5, 0.75, 0.9)")
+        raise ValueError("levels=(): give rising sparsities, such as (0.5, 0.75, 0.9)")
     _check_rising(levels, "levels")
     for before, after in pairwise(levels):
         if after == before:
-            raise ValueError(f"the levels {levels} have {after} twice: every level must be above the one before")
+            raise ValueError(f"levels={levels!r} has {after} twice: every level must be above the one before")
     return tuple(map(float, levels))
 
 
 def _check_rising(shares: tuple[float, ...], what: str) -> None:
-    for share in shares:
-        if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share < 1:
-            raise ValueError(f"{what} {shares}: each must be at least 0 and below 1, and {share!r} is not")
+    for one in shares:
+        share(what, one)
     for before, after in pairwise(shares):
         if after < before:
-            raise ValueError(f"{what} {shares} fall from {before} to {after}: what is pruned stays pruned")
-
-
-def check_whole(**steps: tuple[int, int]) -> None:
-    """Whole numbers by name, each with the least it may be."""
-    for name, (value, least) in steps.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-            raise ValueError(f"{name}={value!r}: must be a whole number of at least {least}")
+            raise ValueError(f"{what}={shares!r} falls from {before} to {after}: what is pruned stays pruned")

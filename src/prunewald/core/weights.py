@@ -1,8 +1,8 @@
 """What is known of the weights of a model when they are scored."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from typing import Literal, TypeAlias
@@ -12,28 +12,37 @@ from torch import Tensor
 
 from prunewald.util.tensors import accumulator, below_zero, pieces
 
-Group: TypeAlias = Literal["layer", "model", "part"]
+Group: TypeAlias = Literal["layer", "model", "slice"]
 
 
 class NotYet(ValueError):
     """Nothing can be told of the weights now, but training on may help."""
 
 
-@dataclass(frozen=True)
 class Weight:
-    """A whole parameter that holds targets, as an estimator sees it."""
+    """A whole parameter that holds targets, as an estimator sees it during one pruning.
 
-    name: str
-    param: Tensor
-    alive: Tensor | None  # None: nothing is pruned yet
-    memo: dict[str, float] = field(default_factory=dict, compare=False)  # what one pruning needs to compute only once
+    What an estimator or a criterion needs of all its weights together is computed once, however often it is asked for:
+    large models are gone through several times.
+    """
+
+    def __init__(self, name: str, param: Tensor, alive: Tensor | None, value: Tensor | None = None) -> None:
+        self.name = name
+        self.param = param
+        self.alive = alive  # True where a weight is not pruned; None: nothing is
+        self.value = param.detach() if value is None else value  # what is scored: the parameter, or an average of it
+        self._known: dict[str, float] = {}
 
     @cached_property
     def spread(self) -> float:
         """The standard deviation of its surviving weights."""
-        moments = Moments()
-        moments.add(self.param, self.alive)
-        return moments.std(repr(self.name))
+        return spread([(self.param, self.alive)], repr(self.name))
+
+    def once(self, what: str, compute: Callable[[], float]) -> float:
+        """A number that is computed at the first time it is asked for."""
+        if what not in self._known:
+            self._known[what] = compute()
+        return self._known[what]
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class WeightStats:
         return self.sigma
 
     def spread(self, group: Group = "layer") -> float:
-        """The standard deviation of the surviving weights of the layer, of the part, or of all targets."""
+        """The standard deviation of the surviving weights of the layer, of the slice, or of all targets."""
         return self.spread_of(group)
 
     def dead_first(self, scores: Tensor) -> Tensor:
@@ -86,30 +95,26 @@ class WeightStats:
         return torch.where(self.dead, below_zero(self.weight.abs().to(scores.dtype)), scores)
 
 
-class Moments:
-    """Count, mean and sum of squared deviations of many tensors, merged in double precision."""
+def spread(tensors: Iterable[tuple[Tensor, Tensor | None]], what: str) -> float:
+    """The standard deviation (n - 1) of the surviving entries of tensors together; 0 for the last survivor of many.
 
-    def __init__(self) -> None:
-        self.size, self.count, self.mean, self.m2 = 0, 0, 0.0, 0.0
-
-    def add(self, values: Tensor, alive: Tensor | None) -> None:
-        """Take in the surviving entries of a tensor (Chan's formula)."""
-        self.size += values.numel()
+    Each comes with its mask, or None where nothing is pruned. Means and squared deviations are taken piece by piece
+    and merged in double precision, by Chan's formula.
+    """
+    size, count, mean, m2 = 0, 0, 0.0, 0.0
+    for values, alive in tensors:
+        size += values.numel()
         for piece, living in zip(pieces(values), repeat(None) if alive is None else pieces(alive), strict=False):
             x = piece if living is None else piece[living]
             if n := x.numel():
-                variance, mean = map(float, torch.var_mean(x.to(accumulator(x)), correction=0))
-                m2 = n * variance
-                total, delta = self.count + n, mean - self.mean
-                self.m2 += m2 + delta * delta * self.count * n / total
-                self.mean += delta * n / total
-                self.count = total
-
-    def std(self, what: str) -> float:
-        """The standard deviation, with n - 1; 0 for the last survivor of many."""
-        if self.size < 2:
-            raise ValueError(
-                f"lambda is relative to the spread of {what}, which has 1 weight, and a standard deviation needs two: "
-                "use relative_to='model', or relative_to=None for an absolute lambda"
-            )
-        return math.sqrt(self.m2 / (self.count - 1)) if self.count > 1 else 0.0
+                variance, own = map(float, torch.var_mean(x.to(accumulator(x)), correction=0))
+                total, delta = count + n, own - mean
+                m2 += n * variance + delta * delta * count * n / total
+                mean += delta * n / total
+                count = total
+    if size < 2:
+        raise ValueError(
+            f"lambda is relative to the spread of {what}, which has 1 weight, and a standard deviation needs two: "
+            "use relative_to='model', or relative_to=None for an absolute lambda"
+        )
+    return math.sqrt(m2 / (count - 1)) if count > 1 else 0.0

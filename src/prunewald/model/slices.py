@@ -10,16 +10,20 @@ Index: TypeAlias = Any  # whatever a tensor can be indexed with: int, slice, a t
 
 @dataclass(frozen=True)
 class Slice:
-    """A named piece of one parameter, scored and pruned as one tensor: all of it, or a slice."""
+    """Some weights of one parameter, scored and pruned as one tensor; mostly all of them."""
 
     name: str  # "fc1.weight", or "conv1.weight[2]"
     param: str
-    index: Index = None
+    index: Index = None  # None: the whole parameter
 
     def take(self, tensor: Tensor) -> Tensor:
-        """This part of a tensor shaped like the parameter."""
+        """These entries of a tensor shaped like the parameter."""
         return tensor if self.index is None else tensor[self.index]
 
+    def take_each(self, *tensors: Tensor | None) -> list[Tensor | None]:
+        """The same of several tensors; None stays None."""
+        return [t if t is None or self.index is None else t[self.index] for t in tensors]
+
     def put_(self, tensor: Tensor, values: Tensor) -> None:
-        """Write this part of a tensor shaped like the parameter."""
+        """Write these entries of a tensor shaped like the parameter."""
         tensor[... if self.index is None else self.index] = values

@@ -25,15 +25,15 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(param), name) for name, param in model.named_parameters(remove_duplicate=False)}
 
 
-def find_parts(
+def find_slices(
     model: nn.Module, targets: Iterable[Target] | Target | None, ignore: Iterable[Target] | Target | None
 ) -> list[Slice]:
-    """The parts of a model to prune; an error for a target that matches nothing or parts that overlap."""
+    """The slices of a model to prune; an error for a target that matches nothing or slices that overlap."""
     names = canonical_names(model)
     params = dict(model.named_parameters())
     if lazy := [name for name, param in params.items() if nn.parameter.is_lazy(param)]:
         raise ValueError(f"{lazy[0]!r} has no shape yet: run one batch through the model before attaching")
-    found = _default(model, names) if targets is None else _match_all(model, names, _as_list(targets), "target")
+    found = _default(model, params) if targets is None else _match_all(model, names, _as_list(targets), "target")
     dropped = _match_all(model, names, _as_list(ignore), "ignore")
     whole = {part.param for part in dropped if part.index is None}
     kept = [part for part in found if part.param not in whole]
@@ -51,26 +51,25 @@ def find_parts(
     return kept
 
 
-def _default(model: nn.Module, names: Mapping[str, str]) -> list[Slice]:
+def _default(model: nn.Module, params: Mapping[str, nn.Parameter]) -> list[Slice]:
     """Every floating parameter of two or more dimensions outside embedding and norm modules, never a bias."""
-    params = dict(model.named_parameters())
-    barred = {names[name] for name in names if _is_lookup_or_norm(_owner(model, name))}
-    barred |= {name for name in params if _is_scale(model, name)}
-    chosen = (n for n, p in params.items() if _is_weight(n, p) and p.numel() and n not in barred)
-    return [Slice(name, name) for name in chosen]
+    # What weight normalisation splits off a weight is no weight: the norm of each row, in its older and its newer form.
+    barred = {id(param) for name, param in params.items() if name.endswith("weight_g")}
+    for module in model.modules():
+        own = dict(module.named_parameters(recurse=False))
+        if own and _is_lookup_or_norm(module):
+            barred |= {id(param) for param in own.values()}
+        elif isinstance(module, ParametrizationList) and type(module[0]).__name__ == "_WeightNorm":
+            barred.add(id(own["original0"]))
+    return [
+        Slice(name, name)
+        for name, param in params.items()
+        if param.dim() >= 2 and _is_weight(name, param) and param.numel() and id(param) not in barred
+    ]
 
 
 def _is_weight(name: str, param: Tensor) -> bool:
     return param.is_floating_point() and param.dim() >= 2 and not name.rpartition(".")[2].startswith("bias")
-
-
-def _is_scale(model: nn.Module, name: str) -> bool:
-    """The norm of each row that weight normalisation splits off a weight, in its old form and its new one."""
-    if name.endswith("weight_g"):
-        return True
-    owner = _owner(model, name)
-    split = isinstance(owner, ParametrizationList) and type(owner[0]).__name__ == "_WeightNorm"
-    return split and name.endswith("original0")
 
 
 def _is_lookup_or_norm(module: nn.Module) -> bool:
@@ -221,6 +220,8 @@ def _without(part: Slice, hole: Slice, param: Tensor) -> Slice:
 def _check(part: Slice, param: Tensor) -> None:
     if not param.is_floating_point():
         raise TypeError(f"{part.name!r} is {param.dtype}; only floating tensors can be pruned: ignore it")
+    if part.index is None and param.numel():
+        return
     try:
         empty = part.take(param).numel() == 0
     except (IndexError, TypeError) as error:

@@ -1,14 +1,20 @@
 """What a pruning did: data and a text table."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
+
+from prunewald.util.tables import html_table, text_table
+
+_HEAD = ("layer", "shape", "weights", "kept", "sparsity", "threshold", "dead", "rank corr. ABS", "overlap ABS")
+_LEFT = (0, 1)  # names and shapes; numbers stand to the right
 
 
 @dataclass(frozen=True)
 class TensorReport:
-    """One tensor, or one part of it.
+    """One tensor, or one slice of it.
 
     `threshold` is the lowest score kept (None: nothing, or everything, was pruned, or weights went in groups). `dead`
     is the share, of the weights alive before, that no gradient reached. `correlation` is Spearman's between score and
@@ -63,6 +69,11 @@ class Report:
         """Tensors that lost all their weights."""
         return [row.name for row in self.rows if not row.kept]
 
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "Report":
+        """A report, from the plain data that `dataclasses.asdict` made of it."""
+        return cls(**{**saved, "rows": [TensorReport(**row) for row in saved["rows"]]})
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         total = {"weights": self.weights, "kept": self.kept, "sparsity": self.sparsity}
@@ -85,23 +96,17 @@ class Report:
         return pandas.DataFrame(self.to_dict()["layers"]).set_index("name")
 
     def __str__(self) -> str:
-        head = (
-            "layer",
-            "shape",
-            "weights",
-            "kept",
-            "sparsity",
-            "threshold",
-            "dead",
-            "rank corr. ABS",
-            "overlap ABS",
-        )
-        table = [head, *map(_cells, self.rows)]
-        table.append(("total", "", f"{self.weights:,}", f"{self.kept:,}", f"{self.sparsity:.2%}", "", "", "", ""))
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(_aligned(cells, widths)).rstrip() for cells in table]
-        rule = "-" * max(map(len, lines))
-        return "\n".join([*self.notes, self._title(), lines[0], rule, *lines[1:-1], rule, lines[-1]])
+        return "\n".join([*self.notes, self._title(), text_table(*self._cells(), left=_LEFT, total=self._total())])
+
+    def _repr_html_(self) -> str:
+        words = "".join(f"<p>{escape(line)}</p>" for line in (*self.notes, self._title()))
+        return words + html_table(*self._cells(), left=_LEFT, total=self._total())
+
+    def _cells(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        return _HEAD, [_cells(row) for row in self.rows]
+
+    def _total(self) -> tuple[str, ...]:
+        return ("total", "", f"{self.weights:,}", f"{self.kept:,}", f"{self.sparsity:.2%}", "", "", "", "")
 
     def _title(self) -> str:
         verb = "would prune" if self.dry_run else "pruned"
@@ -129,8 +134,3 @@ def _cells(row: TensorReport) -> tuple[str, ...]:
         "-" if math.isnan(row.correlation) else f"{row.correlation:.3f}",
         f"{row.overlap:.1%}",
     )
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    left = 2  # names and shapes; numbers stand to the right
-    return [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]

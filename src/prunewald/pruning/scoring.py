@@ -1,155 +1,123 @@
 """From weights and sigmas to scores: what every tensor's criterion is given, computed when asked for."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from prunewald.core.criteria import Criterion, Magnitude, MagnitudeUncertainty
-from prunewald.core.patterns import Element, Pattern
-from prunewald.core.ranking import Count, Ranked, Scores
-from prunewald.core.weights import Group, Moments, Weight, WeightStats
-from prunewald.model.optimizers import keeps_mean_square
+from prunewald.core.base import Criterion, Online
+from prunewald.core.ranking import Ranked, Scores
+from prunewald.core.weights import Group, Weight, WeightStats, spread
 from prunewald.model.slices import Slice
-from prunewald.pruning.report import TensorReport
-from prunewald.statistics.wald import rank_correlation
-from prunewald.uncertainty import Estimate
+from prunewald.pruning.holding.zeros import Zeros
+from prunewald.pruning.plan import Plan
+from prunewald.pruning.watching import Watcher
 from prunewald.util.tensors import accumulator, dense
 
-_SAMPLE = 1 << 16  # enough for three digits of a rank correlation
+SpreadOf: TypeAlias = Callable[[Group], float]
 
 
-class Scorer:
-    """Scores the parts of a model by one criterion, one part at a time."""
+def weigh(
+    zeros: Zeros,
+    watcher: Watcher,
+    sigma: Online | None,
+    present: Mapping[str, Tensor],
+    *,
+    tests: bool = False,
+    all_alive: bool = False,
+) -> dict[str, Weight]:
+    """The parameters of one pruning, after a check that they can be scored, and that there is the sigma that is wanted.
 
-    def __init__(
-        self,
-        weights: Mapping[str, Weight],
-        parts: Sequence[Slice],
-        criterion: Criterion,
-        estimate: Callable[[Weight], Estimate] | None,
-        statistic: Callable[[str], Tensor | None] = lambda name: None,
-    ) -> None:
-        self.weights = weights
-        self.parts = {part.name: part for part in parts}
-        self.criterion = criterion
-        self.estimate = estimate
-        self.statistic = statistic
-        doubles = any(weight.param.dtype == torch.float64 for weight in weights.values())
-        self.dtype = torch.float64 if doubles else torch.float32  # one for all, so that all can be compared
-        self._spread = cache(self._compute_spread)  # scores are recomputed in each pass, spreads are not
+    `present` are the model's parameters as they are now. With `tests` the values are those that the standard errors are
+    of; with `all_alive` pruned weights compete too.
+    """
+    for name, param in zeros.params.items():
+        if present.get(name) is not param:
+            raise ValueError(f"{name!r} is not the parameter it was when the Pruner was attached: attach a new Pruner")
+        low, high = param.data.aminmax()
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise ValueError(f"{name!r} has NaN or infinite weights: prune an earlier checkpoint")
+    averages: Mapping[str, Tensor] = {}
+    if sigma is not None:
+        watcher.check(sigma)
+        averages = watcher.averages(sigma) if tests else {}
+    alive = {} if all_alive else {name: zeros.mask(name) for name in zeros.alive}
+    return {
+        name: Weight(name, param, alive.get(name), averages[name].to(param.device) if name in averages else None)
+        for name, param in zeros.params.items()
+    }
 
-    def scores(self) -> Scores:
-        """The scores of all parts, lazily."""
-        shapes = {name: part.take(self.weights[part.param].param).shape for name, part in self.parts.items()}
-        return Scores(shapes, lambda name: self.rank(self.stats(name)))
 
-    def stats(self, name: str) -> WeightStats:
-        """What is known of one part."""
-        part = self.parts[name]
-        weight = self.weights[part.param]
-        estimate = self.estimate(weight) if self.estimate else None
-        value = part.take(weight.param.detach())
-        grad, statistic = weight.param.grad, self.statistic(part.param)
-        return WeightStats(
-            name=name,
-            weight=value.to(accumulator(value)),
-            alive=None if weight.alive is None else part.take(weight.alive),
-            sigma=None if estimate is None else part.take(estimate.sigma),
-            dead=None if estimate is None or estimate.dead is None else part.take(estimate.dead),
-            spread_of=lambda group: self._spread(group, name),
-            gradient=None if grad is None else part.take(dense(grad)).to(accumulator(value)),
-            statistic=None if statistic is None else part.take(statistic).to(value.device),
+def score(plan: Plan, weights: Mapping[str, Weight], slices: Sequence[Slice], watcher: Watcher) -> Scores:
+    """The scores of all slices, each computed when it is asked for."""
+    by_name = {part.name: part for part in slices}
+    doubles = any(weight.param.dtype == torch.float64 for weight in weights.values())
+    dtype = torch.float64 if doubles else torch.float32  # one for all, so that all can be compared
+    spreads = cache(lambda group, name: _spread(weights, slices, group, by_name[name]))
+
+    def rank(name: str) -> Ranked:
+        part = by_name[name]
+        stats = _stats(plan, part, weights[part.param], watcher, lambda group: spreads(group, name))
+        return _ranked(plan.criterion, stats, dtype)
+
+    def weight(name: str) -> Tensor:
+        part = by_name[name]
+        return part.take(weights[part.param].value)
+
+    return Scores({part.name: part.take(weights[part.param].param).shape for part in slices}, rank, weight)
+
+
+def _stats(plan: Plan, part: Slice, whole: Weight, watcher: Watcher, spread_of: SpreadOf) -> WeightStats:
+    """What is known of one slice."""
+    sigma, dead = (None, None) if plan.uncertainty is None else watcher.sigma(plan.uncertainty, whole)
+    grad, kept = whole.param.grad, watcher.statistic(whole.name)
+    grad = None if grad is None else dense(grad)
+    value, alive, sigma, dead, grad, kept = part.take_each(whole.value, whole.alive, sigma, dead, grad, kept)
+    assert value is not None
+    kind = accumulator(value)
+    return WeightStats(
+        name=part.name,
+        weight=value.to(kind),
+        alive=alive,
+        sigma=sigma,
+        dead=dead,
+        spread_of=spread_of,
+        gradient=None if grad is None else grad.to(kind),
+        statistic=None if kept is None else kept.to(value.device),
+    )
+
+
+def _ranked(criterion: Criterion, stats: WeightStats, dtype: torch.dtype) -> Ranked:
+    """Score one slice; what is pruned already ranks below everything."""
+    score = criterion(stats)
+    if score.shape != stats.weight.shape:
+        raise ValueError(
+            f"{criterion!r} gave scores of shape {tuple(score.shape)} for {stats.name!r}, "
+            f"whose shape is {tuple(stats.weight.shape)}: return one score a weight"
         )
-
-    def rank(self, stats: WeightStats) -> Ranked:
-        """Score one part; what is pruned already ranks below everything."""
-        score = self.criterion(stats)
-        if score.shape != stats.weight.shape:
-            raise ValueError(
-                f"{self.criterion!r} gave scores of shape {tuple(score.shape)} for {stats.name!r}, "
-                f"whose shape is {tuple(stats.weight.shape)}: return one score a weight"
-            )
-        if score.min().isnan():
-            raise ValueError(f"{self.criterion!r} gave a NaN score for {stats.name!r}: check its sigma")
-        return Ranked(_in_order(score.to(self.dtype), stats), stats.weight.to(self.dtype), stats.dead)
-
-    def untouched(self, name: str, keep: Tensor) -> TensorReport:
-        """The row of a part that a pruning leaves as it is, and that needs no score for it."""
-        kept = int(torch.count_nonzero(keep))
-        return TensorReport(name, tuple(keep.shape), keep.numel(), kept, None, None, torch.nan, 1.0)
-
-    def row(self, stats: WeightStats, ranked: Ranked, keep: Tensor, pattern: Pattern, count: Count) -> TensorReport:
-        """What keeping `keep`, which the pattern gave for this count, means for one part; for the report."""
-        kept = int(torch.count_nonzero(keep))
-        plain, single = isinstance(self.criterion, Magnitude), isinstance(pattern, Element)
-        return TensorReport(
-            name=stats.name,
-            shape=tuple(stats.weight.shape),
-            weights=keep.numel(),
-            kept=kept,
-            threshold=_threshold(stats, ranked.score, keep) if single and 0 < kept < keep.numel() else None,
-            dead=None if stats.dead is None else _share(stats.dead, stats.alive),
-            correlation=1.0 if plain else _correlation(stats, ranked),
-            overlap=1.0 if plain else _overlap(stats, keep, pattern, count),
-        )
-
-    def _compute_spread(self, group: Group, name: str) -> float:
-        part = self.parts[name]
-        if group == "layer":
-            return self.weights[part.param].spread
-        moments = Moments()
-        for one in [part] if group == "part" else self.parts.values():
-            weight = self.weights[one.param]
-            moments.add(one.take(weight.param), None if weight.alive is None else one.take(weight.alive))
-        return moments.std(repr(name) if group == "part" else "all targets")
+    if score.min().isnan():
+        raise ValueError(f"{criterion!r} gave a NaN score for {stats.name!r}: check its sigma")
+    return Ranked(in_order(score.to(dtype), stats.weight, stats.alive), stats.weight.to(dtype), stats.dead)
 
 
-def default_criterion(weights: Iterable[tuple[str, Tensor, Optimizer | None]]) -> tuple[Criterion, list[str]]:
-    """Tau, if every weight has an optimizer that keeps its second moment; else magnitude, and a note that says why."""
-    for name, param, optimizer in weights:
-        if not keeps_mean_square(optimizer, param):
-            held = (
-                "there is no optimizer" if optimizer is None else f"{type(optimizer).__name__} holds no second moment"
-            )
-            note = f"criterion: magnitude, since {held} of {name!r} (uncertainty=PseudoBootstrap() would give sigma)"
-            return Magnitude(), [note]
-    return MagnitudeUncertainty(), []
-
-
-def _threshold(stats: WeightStats, score: Tensor, keep: Tensor) -> float:
-    """The lowest score kept; dead weights and zeros, below zero only to be ordered, count as 0."""
-    lowest = float(score[keep].min())
-    if lowest <= torch.finfo(score.dtype).min:  # a pattern may keep a zero among its neighbours
-        lowest = min(0.0, float(score[keep & (stats.weight != 0)].min())) if stats.weight[keep].any() else 0.0
-    return lowest if stats.dead is None else max(lowest, 0.0)
-
-
-def _in_order(score: Tensor, stats: WeightStats) -> Tensor:
+def in_order(score: Tensor, weight: Tensor, alive: Tensor | None) -> Tensor:
     """What is pruned already ranks below everything, then what is zero anyway: a sparsity is a share of zeros."""
     lowest = torch.finfo(score.dtype).min
-    zero = stats.weight == 0
-    if stats.alive is None and (not zero.any() or bool(score[zero].max() <= score.min())):
+    zero = weight == 0
+    if alive is None and (not zero.any() or bool(score[zero].max() <= score.min())):
         return score  # zeros rank last as it is: no copy is needed
     score = score.clamp(min=lowest).masked_fill_(zero, lowest)
-    return score if stats.alive is None else score.masked_fill(~stats.alive, -torch.inf)
+    return score if alive is None else score.masked_fill(~alive, -torch.inf)
 
 
-def _share(flags: Tensor, alive: Tensor | None) -> float:
-    if alive is None:
-        return int(torch.count_nonzero(flags)) / flags.numel()
-    return int(torch.count_nonzero(flags & alive)) / max(int(torch.count_nonzero(alive)), 1)
-
-
-def _correlation(stats: WeightStats, ranked: Ranked) -> float:
-    step = max(1, stats.weight.numel() // _SAMPLE)
-    score, weight = ranked.score.reshape(-1)[::step], stats.weight.reshape(-1)[::step]
-    living = score > torch.finfo(score.dtype).min
-    return rank_correlation(score[living], weight[living].abs())
-
-
-def _overlap(stats: WeightStats, keep: Tensor, pattern: Pattern, count: Count) -> float:
-    same = pattern(Ranked(_in_order(stats.weight.abs(), stats), stats.weight), count)
-    return int(torch.count_nonzero(same & keep)) / max(int(torch.count_nonzero(keep)), 1)
+def _spread(weights: Mapping[str, Weight], slices: Sequence[Slice], group: Group, part: Slice) -> float:
+    """The standard deviation of the survivors of a layer, of a slice, or of all slices."""
+    if group == "layer":
+        return weights[part.param].spread
+    chosen = [part] if group == "slice" else slices
+    pairs = [(one, weights[one.param]) for one in chosen]
+    living = [(one.take(w.param), None if w.alive is None else one.take(w.alive)) for one, w in pairs]
+    return spread(living, repr(part.name) if group == "slice" else "all targets")

@@ -1,137 +1,101 @@
-"""From a request to masks: how many weights of each target stay, and which."""
+"""From scores to masks: how many weights of each slice stay, and which."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from prunewald.core.allocation import Allocation, Count
-from prunewald.core.patterns import Element, Pattern
-from prunewald.core.ranking import Ranked, Scores
-from prunewald.model.slices import Slice
-from prunewald.model.targets import match
-from prunewald.pruning.checks import describe
-from prunewald.pruning.report import Report, TensorReport
-from prunewald.pruning.scoring import Scorer
-from prunewald.uncertainty import SecondMoment
-from prunewald.util.registry import brief, name_of
-
-Sparsity: TypeAlias = float | Mapping[str, float]
+from prunewald.core.base import Allocation, Pattern
+from prunewald.core.ranking import Count, Scores
+from prunewald.pruning.describing import scored_row, untouched_row
+from prunewald.pruning.plan import Plan, Sparsity
+from prunewald.pruning.report import TensorReport
+from prunewald.pruning.significance import z_thresholds
+from prunewald.pruning.watching import Watcher
 
 
-def keep_counts(scope: Allocation, scores: Scores, sparsity: Sparsity) -> dict[str, Count]:
-    """How many weights each part keeps, of one sparsity, or of a dict by part that leaves the others out."""
-    if not isinstance(sparsity, Mapping):
-        return dict(scope(scores, sparsity))
-    return {name: scope(scores.only(name), share)[name] for name, share in sparsity.items()}
-
-
-def reached(
-    pattern: Pattern, asked: Mapping[str, Count], alive: Mapping[str, Tensor], sparsity: Sparsity, *, rising: bool
-) -> dict[str, Count]:
-    """The counts that whole groups come to, none above what is alive: an error, or with `rising` the present count."""
-    nearest = getattr(pattern, "nearest", lambda shape, count: count)
-    counts: dict[str, Count] = {name: nearest(alive[name].shape, count) for name, count in asked.items()}
-    if not rising:
-        _refuse_revival(counts, alive, sparsity)
-    return {name: _least(count, _living(alive[name], count)) for name, count in counts.items()}
-
-
-def _refuse_revival(counts: Mapping[str, Count], alive: Mapping[str, Tensor], sparsity: Sparsity) -> None:
-    """Pruning brings no weight back."""
-    for name, count in counts.items():
-        living = _living(alive[name], count)
-        if _total(count) > _total(living):  # a single row may have lost more, and keeps what it has
-            size = alive[name].numel()
-            raise ValueError(
-                f"sparsity {sparsity!r} would bring weights of {name!r} back: it is to keep {_total(count):,} of "
-                f"{size:,}, but {size - _total(living):,} are pruned already. Ask for more, or give a dict by layer"
-            )
-
-
-def by_part(
-    model: nn.Module, parts: Sequence[Slice], given: Mapping[str, float], what: str = "sparsity"
-) -> dict[str, float]:
-    """Resolve the keys of a dict: part names, parameter names, modules, globs."""
-    names = {part.name for part in parts}
-    result: dict[str, float] = {}
-    for key, share in given.items():
-        meant = match(model, key)
-        whole = {part.param for part in meant if part.index is None}
-        spelled = {key, *(part.name for part in meant)}
-        hit = {part.name for part in parts if part.name in spelled or part.param in whole}
-        if not hit:
-            raise ValueError(f"{what} for {key!r}: no target of that name; the targets are {sorted(names)}")
-        if twice := hit & result.keys():
-            raise ValueError(f"{what} for {key!r} names {sorted(twice)} a second time")
-        result |= dict.fromkeys(hit, share)
-    return result
+def keep_counts(scope: Allocation, scores: Scores, shares: Sparsity) -> dict[str, Count]:
+    """How many weights each slice keeps, of one sparsity, or of a dict by slice that leaves the others out."""
+    if not isinstance(shares, Mapping):
+        return dict(scope(scores, shares))
+    return {name: scope(scores.only(name), share)[name] for name, share in shares.items()}
 
 
 def select(
-    scorer: Scorer,
-    pattern: Pattern,
-    counts: Mapping[str, Count] | None,
-    limits: Mapping[str, float],
-    alive: Mapping[str, Tensor],
-) -> tuple[dict[str, Tensor], list[TensorReport]]:
-    """The mask of each part, and the report's rows: by counts, or else all that scores at least its limit."""
+    plan: Plan, scores: Scores, alive: Mapping[str, Tensor], watcher: Watcher
+) -> tuple[dict[str, Tensor], list[TensorReport], list[str]]:
+    """The mask of each slice, the rows of the report, and its notes. `alive` are the weights that may be kept."""
+    if plan.shares is None:
+        return *_above(plan, scores, alive, _limits(plan, scores, watcher)), []
+    asked = keep_counts(plan.scope, scores, plan.shares)
+    counts = _reached(plan, asked, alive)
     masks, rows = {}, []
     for name, mask in alive.items():
-        if counts is not None and _as_it_is(pattern, counts.get(name), mask):
+        if name not in counts or _has_it(plan.pattern, counts[name], mask):
             masks[name] = mask
-            rows.append(scorer.untouched(name, mask))
+            rows.append(untouched_row(name, mask))
             continue
-        stats = scorer.stats(name)
-        ranked = scorer.rank(stats)
-        keep = ranked.score >= limits[name] if counts is None else _apply(pattern, ranked, counts[name], name)
-        if stats.alive is not None:
-            keep &= stats.alive  # a block that stays does not bring back what it had lost
-        masks[name] = keep
-        count = int(torch.count_nonzero(keep)) if counts is None else counts[name]
-        rows.append(scorer.row(stats, ranked, keep, pattern, count))
+        ranked = scores[name]
+        try:
+            keep = plan.pattern(ranked, counts[name])
+        except ValueError as error:
+            raise ValueError(f"{name!r}: {error}") from error
+        masks[name] = keep.logical_and_(mask)  # a block that stays does not bring back what it had lost
+        rows.append(scored_row(plan, name, ranked, mask, masks[name], counts[name]))
+    return masks, rows, _unreached(plan.pattern, asked, rows)
+
+
+def _above(
+    plan: Plan, scores: Scores, alive: Mapping[str, Tensor], limits: Mapping[str, float]
+) -> tuple[dict[str, Tensor], list[TensorReport]]:
+    """Keep all that scores at least its limit."""
+    masks, rows = {}, []
+    for name, mask in alive.items():
+        ranked = scores[name]
+        masks[name] = (ranked.score >= limits[name]).logical_and_(mask)
+        rows.append(scored_row(plan, name, ranked, mask, masks[name], int(torch.count_nonzero(masks[name]))))
     return masks, rows
 
 
-def unreached(pattern: Pattern, counts: Mapping[str, Count] | None, rows: Sequence[TensorReport]) -> list[str]:
+def _limits(plan: Plan, scores: Scores, watcher: Watcher) -> dict[str, float]:
+    """The lowest score kept in each slice, by a threshold or by a Wald test."""
+    asked = plan.request
+    if not asked.tests or plan.uncertainty is None:
+        return dict.fromkeys(scores, asked.threshold or 0.0)
+    degrees = watcher.degrees(plan.uncertainty)
+    return z_thresholds(scores, alpha=asked.alpha, fdr=asked.fdr, df=degrees, together=plan.scope.together)
+
+
+def _reached(plan: Plan, asked: Mapping[str, Count], alive: Mapping[str, Tensor]) -> dict[str, Count]:
+    """The counts that whole groups come to, none above what is alive, since pruning brings no weight back."""
+    counts: dict[str, Count] = {}
+    for name, count in asked.items():
+        nearest = plan.pattern.nearest(alive[name].shape, count)
+        living = _living(alive[name], nearest)
+        wanted, left = _total(nearest), _total(living)
+        if wanted > left and not plan.request.rising:  # a single row may have lost more, and keeps what it has
+            size = alive[name].numel()
+            raise ValueError(
+                f"sparsity {plan.request.sparsity!r} would bring weights of {name!r} back: it is to keep {wanted:,} of "
+                f"{size:,}, but {size - left:,} are pruned already. Ask for more, or give a dict by layer"
+            )
+        counts[name] = (
+            torch.minimum(nearest, torch.as_tensor(living)) if isinstance(nearest, Tensor) else min(wanted, left)
+        )
+    return counts
+
+
+def _has_it(pattern: Pattern, count: Count, mask: Tensor) -> bool:
+    """Whether a slice has the count it is to have; of a pattern, zeros in other places are none."""
+    return pattern.single and _total(count) == int(torch.count_nonzero(mask))
+
+
+def _unreached(pattern: Pattern, asked: Mapping[str, Count], rows: Sequence[TensorReport]) -> list[str]:
     """A note where whole groups gave other counts than were asked for."""
-    if counts is None:
+    wanted, kept = sum(map(_total, asked.values())), sum(row.kept for row in rows if row.name in asked)
+    if wanted == kept:
         return []
-    asked, kept = sum(map(_total, counts.values())), sum(row.kept for row in rows if row.name in counts)
-    if asked == kept:
-        return []
-    return [f"{pattern!r} keeps {kept:,} weights, not {asked:,}: the count of each tensor is rounded to whole groups"]
-
-
-def reported(
-    scorer: Scorer,
-    rows: Sequence[TensorReport],
-    scope: Allocation,
-    pattern: Pattern,
-    uncertainty: object,
-    notes: Sequence[str],
-) -> Report:
-    """The report of a choice; weights that have a sigma though no uncertainty was given have the optimizer's."""
-    sigma = "" if scorer.estimate is None else describe(SecondMoment() if uncertainty is None else uncertainty)
-    report = Report(rows, brief(scorer.criterion), sigma, name_of("allocation", scope), pattern=brief(pattern))
-    emptied = [f"emptied: {', '.join(report.emptied)} lost all weights, and pass nothing on"] if report.emptied else []
-    return replace(report, notes=[*notes, *emptied])
-
-
-def _as_it_is(pattern: Pattern, count: Count | None, mask: Tensor) -> bool:
-    """Whether a part was not asked for, or has the count it is to have; zeros in other places are no pattern."""
-    if count is None:
-        return True
-    return isinstance(pattern, Element) and _total(count) == int(torch.count_nonzero(mask))
-
-
-def _apply(pattern: Pattern, ranked: Ranked, count: Count, name: str) -> Tensor:
-    try:
-        return pattern(ranked, count)
-    except ValueError as error:
-        raise ValueError(f"{name!r}: {error}") from error
+    return [f"{pattern!r} keeps {kept:,} weights, not {wanted:,}: the count of each tensor is rounded to whole groups"]
 
 
 def _living(mask: Tensor, like: Count) -> Count:
@@ -143,9 +107,3 @@ def _living(mask: Tensor, like: Count) -> Count:
 
 def _total(count: Count) -> int:
     return int(count.sum()) if isinstance(count, Tensor) else count
-
-
-def _least(count: Count, living: Count) -> Count:
-    if isinstance(count, Tensor):
-        return torch.minimum(count, torch.as_tensor(living))
-    return min(count, _total(living))

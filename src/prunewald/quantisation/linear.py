@@ -9,9 +9,10 @@ from torch import Tensor
 from prunewald.core.ranking import as_rows
 from prunewald.model.slices import Slice
 from prunewald.pruner import Pruner
-from prunewald.pruning.checks import copied
 from prunewald.quantisation.base import Quantised, by_target, check_pruner
+from prunewald.util.arguments import one_of
 from prunewald.util.tensors import accumulator
+from prunewald.util.trees import copied
 
 _SHARES = 100  # clipping points that are tried for a scale
 
@@ -33,21 +34,20 @@ class LinearValues(Quantised):
         self, pruner: Pruner, bits: int | Mapping[str, int] = 8, *, per: Literal["target", "row"] = "target"
     ) -> None:
         check_pruner(pruner, type(self).__name__)
-        if per not in ("target", "row"):
-            raise ValueError(f"per={per!r}: give 'target' or 'row'")
+        one_of("per", per, ("target", "row"))
         chosen = by_target(pruner, "bits", bits, 8)
         super().__init__(pruner, chosen)
         self.bits, self.per = bits, per
-        self._levels = {name: 2 ** (chosen[name] - 1) - 1 for name in self.parts}
-        weights = {name: self._weight(part) for name, part in self.parts.items()}
+        self._levels = {name: 2 ** (chosen[name] - 1) - 1 for name in self.slices}
+        weights = {name: self._weight(part) for name, part in self.slices.items()}
         self._scales = {n: fit_scale(w, self._levels[n], by_row=per == "row") for n, w in weights.items()}
         self._full: dict[str, Tensor] = {}  # the values in full precision, while the model has the rounded ones
-        self._settle_(self.parts.values())
-        self._attach_()
+        self.settle_slices_(self.slices.values())
+        pruner.hold(self)
 
     def codes(self) -> dict[str, Tensor]:
         """The whole number that each weight is, times the scale: int8, by target."""
-        return {name: self._rounded(name, self._weight(part)) for name, part in self.parts.items()}
+        return {name: self._rounded(name, self._weight(part)) for name, part in self.slices.items()}
 
     def scales(self) -> dict[str, Tensor]:
         """By target: one number, or one for each row, in a shape that multiplies the codes."""
@@ -59,9 +59,8 @@ class LinearValues(Quantised):
         codes = self.codes().values()
         return 1 - sum(int(torch.count_nonzero(code)) for code in codes) / sum(code.numel() for code in codes)
 
-    def detach(self) -> None:
-        """Let go: the weights stay rounded, the full values are dropped."""
-        super().detach()
+    def end_(self) -> None:
+        """The weights stay rounded, the full values are dropped."""
         self._full = {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -79,30 +78,30 @@ class LinearValues(Quantised):
                 )
         self._scales = copied(state["scales"])
         with torch.no_grad():
-            for name, part in self.parts.items():
+            for name, part in self.slices.items():
                 part.put_(self._params[part.param], state["full"][name].to(self._params[part.param]))
                 self._full.pop(name, None)
-        self._settle_(self.parts.values())
+        self.settle_slices_(self.slices.values())
 
     def __repr__(self) -> str:
         zero = f"{self.sparsity:.2%} zero, {self.pruner.sparsity:.2%} pruned"
-        return f"LinearValues(bits={self.bits!r}, per={self.per!r}: {len(self.parts)} targets, {zero})"
+        return f"LinearValues(bits={self.bits!r}, per={self.per!r}: {len(self.slices)} targets, {zero})"
 
     # ---- a step --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _ready_(self, parts: Iterable[Slice]) -> None:
+    def ready_slices_(self, slices: Iterable[Slice]) -> None:
         """Bring the full values in, except where a weight was changed since they were rounded: pruned, or loaded."""
-        for part in parts:
+        for part in slices:
             if (full := self._full.pop(part.name, None)) is not None:
                 weight = self._weight(part)
                 same = weight == self._quantised(part.name, full).to(weight)
                 part.put_(self._params[part.param], torch.where(same, full.to(weight), weight))
 
     @torch.no_grad()
-    def _settle_(self, parts: Iterable[Slice]) -> None:
+    def settle_slices_(self, slices: Iterable[Slice]) -> None:
         """Put the full values away, and round."""
-        for part in parts:
+        for part in slices:
             if part.name not in self._full:
                 self._full[part.name] = full = self._weight(part).clone()
                 part.put_(self._params[part.param], self._quantised(part.name, full))

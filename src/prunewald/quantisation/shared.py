@@ -12,6 +12,7 @@ from prunewald.model.optimizers import forget_history_, group_of
 from prunewald.model.slices import Slice
 from prunewald.pruner import Pruner
 from prunewald.quantisation.base import Quantised, by_target, check_pruner
+from prunewald.util.arguments import one_of
 from prunewald.util.tensors import dense
 
 
@@ -34,21 +35,20 @@ class SharedValues(Quantised):
         self, pruner: Pruner, size: int | Mapping[str, int] = 32, *, reduce: Literal["sum", "mean"] = "sum"
     ) -> None:
         check_pruner(pruner, type(self).__name__)
-        if reduce not in ("sum", "mean"):
-            raise ValueError(f"reduce={reduce!r}: give 'sum' or 'mean'")
+        one_of("reduce", reduce, ("sum", "mean"))
         if reduce == "sum" and any(isinstance(optimizer, LBFGS) for optimizer in pruner.optimizers):
             raise ValueError("reduce='sum': LBFGS compares the gradient with the loss, which a mean fits: 'mean'")
         sizes = by_target(pruner, "size", size, 256)
         super().__init__(pruner, sizes)
         self.size, self.reduce = size, reduce
-        self._tied = {name: self._cluster(part, sizes[name]) for name, part in self.parts.items()}
-        self._forget_(part for part in self.parts.values() if not self._is_tied(part))
+        self._tied = {name: self._cluster(part, sizes[name]) for name, part in self.slices.items()}
+        self._forget_(part for part in self.slices.values() if not self._is_tied(part))
         self._write_()
-        self._attach_()
+        pruner.hold(self)
 
     def codes(self) -> dict[str, Tensor]:
         """Which value each weight has, by target: an index into its codebook, -1 where it is pruned."""
-        return {name: self._coded(part) for name, part in self.parts.items()}
+        return {name: self._coded(part) for name, part in self.slices.items()}
 
     def codebooks(self) -> dict[str, Tensor]:
         """The shared values, by target."""
@@ -66,7 +66,7 @@ class SharedValues(Quantised):
             values = state["codebooks"][name]
             if codes.numel() and not -1 <= int(codes.min()) <= int(codes.max()) < len(values):
                 raise ValueError(f"the saved codes of {name!r} do not fit its codebook of {len(values)} values")
-        for name, part in self.parts.items():
+        for name, part in self.slices.items():
             param = self._params[part.param]
             codes, values = state["codes"][name].to(param.device, torch.int64), state["codebooks"][name].to(param)
             self._tied[name] = _Tied(_places(part, param, codes >= 0), codes[codes >= 0], values.clone())
@@ -74,13 +74,13 @@ class SharedValues(Quantised):
 
     def __repr__(self) -> str:
         held = sum(len(tied.values) for tied in self._tied.values())
-        return f"SharedValues(size={self.size!r}, reduce={self.reduce!r}: {len(self.parts)} targets, {held} values)"
+        return f"SharedValues(size={self.size!r}, reduce={self.reduce!r}: {len(self.slices)} targets, {held} values)"
 
     # ---- a step --------------------------------------------------------------------------------------------------
 
-    def _ready_(self, parts: Iterable[Slice]) -> None:
+    def ready_slices_(self, slices: Iterable[Slice]) -> None:
         """Let the members of a cluster have one gradient."""
-        for part in parts:
+        for part in slices:
             tied, param = self._living(part), self._params[part.param]
             if param.grad is None or not len(tied.codes):
                 continue
@@ -92,9 +92,9 @@ class SharedValues(Quantised):
             if param.grad.is_sparse:
                 param.grad = grad.to_sparse(param.grad.sparse_dim())
 
-    def _settle_(self, parts: Iterable[Slice]) -> None:
+    def settle_slices_(self, slices: Iterable[Slice]) -> None:
         """Make the members of a cluster equal again: most optimizers moved them alike, but for rounding."""
-        for part in parts:
+        for part in slices:
             tied, param = self._living(part), self._params[part.param].detach()
             if len(tied.codes):
                 tied.values = tied.means(param).to(param)
@@ -102,14 +102,14 @@ class SharedValues(Quantised):
 
     @torch.no_grad()
     def _write_(self) -> None:
-        for name, part in self.parts.items():
+        for name, part in self.slices.items():
             tied = self._tied[name]
             _put_(self._params[part.param].detach(), tied.places, tied.values[tied.codes])
 
     # ---- clusters ------------------------------------------------------------------------------------------------
 
     def _cluster(self, part: Slice, size: int) -> "_Tied":
-        alive = part.take(self.pruner._holder.mask(part.param))
+        alive = part.take(self.pruner.zeros.mask(part.param))
         values, codes = kmeans_1d(self._weight(part)[alive], size)
         return _Tied(_places(part, self._params[part.param], alive), codes.to(torch.int64), values)
 
@@ -121,8 +121,8 @@ class SharedValues(Quantised):
     def _living(self, part: Slice) -> "_Tied":
         """The cluster's members where the parameter is now, without those that were pruned since."""
         tied, param = self._tied[part.name], self._params[part.param]
-        alive = self.pruner._holder.mask(part.param)
-        mask = self.pruner._holder.alive.get(part.param)
+        alive = self.pruner.zeros.mask(part.param)
+        mask = self.pruner.zeros.alive.get(part.param)
         if tied.seen is not mask or tied.places.device != param.device:
             tied = tied.to(param.device)
             kept = _take(alive, tied.places)
@@ -140,8 +140,8 @@ class SharedValues(Quantised):
         codes = torch.full((param.numel(),), -1, device=param.device)
         return part.take(codes.index_copy_(0, tied.places, tied.codes).view(param.shape)).clone()
 
-    def _forget_(self, parts: Iterable[Slice]) -> None:
-        for name in {part.param for part in parts}:
+    def _forget_(self, slices: Iterable[Slice]) -> None:
+        for name in {part.param for part in slices}:
             for optimizer in self.pruner.optimizers:
                 _start_anew_(optimizer, self._params[name])
                 forget_history_(optimizer)

@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 
 from prunewald.model.optimizers import as_list
 from prunewald.pruner import Pruner
-from prunewald.pruning.checks import copied
 from prunewald.pruning.report import Report, TensorReport
 from prunewald.util.files import FilePath, replacing
+from prunewald.util.trees import copied
 
 State = dict[str, Any]
 

@@ -32,7 +32,7 @@ class Dropouts:
             before = {name: _before(name, list(modules), layers) for name in dropouts}
             layer_of = {name: layer for name, layer in before.items() if layer is not None}
         else:
-            _check(layer_of, dropouts, [part.param.rpartition(".")[0] for part in pruner.parts])
+            _check(layer_of, dropouts, [part.param.rpartition(".")[0] for part in pruner.slices])
         self._modules = [(modules[name], layers[layer]) for name, layer in layer_of.items()]
         self.start = [_given(module) for module, _ in self._modules]
 
@@ -63,7 +63,7 @@ def _given(module: Any) -> float:
 def _layers(pruner: Pruner, modules: Mapping[str, nn.Module]) -> dict[str, dict[str, int]]:
     """The modules with weights, targets or matrices that are no norm's: how many, by parameter name."""
     names = {id(param): name for name, param in pruner.model.named_parameters()}
-    targets = {part.param for part in pruner.parts}
+    targets = {part.param for part in pruner.slices}
     found = {}
     for name, module in modules.items():
         own = {names[id(param)]: param for param in module.parameters(recurse=False)}

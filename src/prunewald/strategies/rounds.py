@@ -8,13 +8,13 @@ from torch import Tensor
 
 from prunewald.core.weights import NotYet
 from prunewald.pruner import Pruner
-from prunewald.pruning.checks import copied
 from prunewald.pruning.report import Report
 from prunewald.strategies.checkpoint import Folder, State, as_report, check_rewind, restore_, set_, take
 from prunewald.strategies.checks import check_functions, check_pruner, checked_levels, number, real
 from prunewald.strategies.dropout import Dropouts
 from prunewald.util.files import FilePath
 from prunewald.util.registry import brief
+from prunewald.util.trees import copied
 
 Estimate: TypeAlias = Callable[[], Mapping[str, Tensor]]
 
@@ -175,13 +175,7 @@ class _Run:
 
 def prune(pruner: Pruner, level: float, estimate: Estimate | None) -> Report:
     """Prune to a level, by fresh sigmas where these come from data."""
-    own = pruner.uncertainty
-    if estimate is not None:
-        pruner.uncertainty = estimate()
-    try:
-        return pruner.prune(level)
-    finally:
-        pruner.uncertainty = own
+    return pruner.prune(level, uncertainty=None if estimate is None else estimate())
 
 
 def plan(pruner: Pruner, levels: Iterable[float], estimate: Estimate | None) -> dict[str, Any]:

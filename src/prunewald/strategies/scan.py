@@ -7,9 +7,9 @@ from torch import Tensor
 
 from prunewald.model.slices import Slice
 from prunewald.pruner import Pruner
-from prunewald.pruning.checks import copied
 from prunewald.strategies.checks import check_functions, checked_levels
 from prunewald.util.tensors import zero_
+from prunewald.util.trees import copied
 
 LEVELS = (0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99)
 
@@ -39,7 +39,7 @@ def sensitivity(pruner: Pruner, evaluate: Callable[[], float], levels: Iterable[
     levels = checked_levels(pruner, levels)
     params = dict(pruner.model.named_parameters())
     # All are chosen first: a statistic of inputs, as Wanda's, sees those of the evaluation too.
-    chosen = [(part, [_chosen(pruner, part, level) for level in levels]) for part in pruner.parts]
+    chosen = [(part, [_chosen(pruner, part, level) for level in levels]) for part in pruner.slices]
     state = copied(pruner.state_dict())
     try:
         dense = float(evaluate())

@@ -1,7 +1,7 @@
 """How sure is each weight? One estimator a file."""
 
+from prunewald.core.base import Estimate, Offline, Online
 from prunewald.uncertainty.analytic import InverseFisher, Sandwich, SGDAsymptotic
-from prunewald.uncertainty.base import Estimate, Online
 from prunewald.uncertainty.batch_means import BatchMeans
 from prunewald.uncertainty.bootstrap import Bootstrap
 from prunewald.uncertainty.fisher_diagonal import FisherDiagonal
@@ -16,6 +16,7 @@ __all__ = [
     "FisherDiagonal",
     "InverseFisher",
     "LayerLeastSquares",
+    "Offline",
     "Online",
     "PseudoBootstrap",
     "SGDAsymptotic",

@@ -7,57 +7,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
+from prunewald.core.base import Offline
 from prunewald.model.masking import Masks
-from prunewald.uncertainty.curvature import Batches, Problem, evaluating, pose
+from prunewald.model.modules import evaluating
+from prunewald.uncertainty.curvature import Batches, Problem, pose
+from prunewald.uncertainty.diagnosis import BlockDiagnosis, Diagnosis, Sigmas
 from prunewald.uncertainty.likelihood import Loss
+from prunewald.util.arguments import one_of, real
 from prunewald.util.registry import uncertainty
 
 Inverse = Literal["inverse", "pseudo", "damped"]
 _FULL = 20_000  # parameters whose information matrix is held whole
-
-
-@dataclass(frozen=True)
-class BlockDiagnosis:
-    """What the matrices of one block of parameters looked like: what the paper had to find out by hand."""
-
-    params: tuple[str, ...]
-    size: int
-    rank: int
-    condition: float
-    negative: int  # variances that came out negative
-    score: float  # the mean score in units of its standard error, root mean square over parameters: 1 at an optimum
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Whether the standard errors can be believed."""
-
-    samples: int
-    blocks: tuple[BlockDiagnosis, ...]
-    bad: dict[str, int]  # parameters with entries that have no standard error, and how many
-
-    def __str__(self) -> str:
-        lines = [f"{self.samples:,} samples"]
-        for block in self.blocks:
-            names = ", ".join(block.params[:3]) + (", ..." if len(block.params) > 3 else "")
-            lines.append(
-                f"{names}: rank {block.rank:,} of {block.size:,}, condition {block.condition:.1e}, "
-                f"{block.negative:,} negative variances, mean score {block.score:.2g} standard errors from 0"
-            )
-        lines += [f"no standard error for {count:,} entries of {name}" for name, count in self.bad.items()]
-        return "\n".join(lines)
-
-
-class Sigmas(dict[str, Tensor]):
-    """Sigma by parameter name, with a diagnosis; NaN where there is none, infinite where a weight is pruned."""
-
-    diagnosis: Diagnosis
-    notes: tuple[str, ...] = ()  # what to know before these are taken as standard errors
 
 
 class Spectrum(NamedTuple):
@@ -173,7 +138,7 @@ def _blocks(alive: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class _Inverting:
+class _Inverting(Offline):
     """The settings of estimators that invert the information."""
 
     inverse: Inverse = "inverse"
@@ -181,10 +146,8 @@ class _Inverting:
     observed: bool = False
 
     def __post_init__(self) -> None:
-        if self.inverse not in ("inverse", "pseudo", "damped"):
-            raise ValueError(f"inverse must be 'inverse', 'pseudo' or 'damped', not {self.inverse!r}")
-        if not self.damping > 0:
-            raise ValueError(f"damping must be above 0, not {self.damping!r}")
+        one_of("inverse", self.inverse, get_args(Inverse))
+        real("damping", self.damping, above=0)
 
 
 @uncertainty("inverse-fisher")
@@ -228,7 +191,7 @@ class Sandwich(_Inverting):
 
 @uncertainty("sgd-asymptotic")
 @dataclass(frozen=True)
-class SGDAsymptotic:
+class SGDAsymptotic(Offline):
     """The standard deviation of SGD's own last iterate, with steps of rate / t.  Toulis & Airoldi (2017).
 
     T · Var(w_T) solves (rate H - 1/2) V + V (rate H - 1/2) = rate^2 K / batch_size, H the Hessian of the loss and K the

@@ -1,7 +1,5 @@
 """Calibrated standard errors online, by batch means of the SGD path."""
 
-import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,10 +7,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from prunewald.core.base import Estimate, Online, State, Weights
 from prunewald.core.weights import Weight
 from prunewald.model.optimizers import master, step_taken
-from prunewald.uncertainty.base import Estimate, State
 from prunewald.uncertainty.streaming import collect_, merged, new_block, shift_to_
+from prunewald.util.arguments import whole
+from prunewald.util.notices import warn
 from prunewald.util.registry import uncertainty
 
 
@@ -26,7 +26,7 @@ class Lengths(NamedTuple):
 
 @uncertainty("batch-means")
 @dataclass(frozen=True)
-class BatchMeans:
+class BatchMeans(Online):
     """SE² = (S t / n) · Var(m_r), m_r the mean of a weight over batch r of t steps: for the *averaged* iterate.
 
     A standard error if the step size is constant, samples are drawn *with replacement* (shuffled epochs make it 9-19
@@ -42,22 +42,22 @@ class BatchMeans:
     def __post_init__(self) -> None:
         if (self.samples is None) != (self.batch_size is None):
             raise ValueError(f"samples={self.samples!r}, batch_size={self.batch_size!r}: give both, or neither")
-        for name, least in (("samples", 1), ("batch_size", 1), ("length", 2)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name}={value!r}: must be at least {least}")
+        whole("length", self.length, 2)
+        if self.samples is not None:
+            whole("samples", self.samples, 1)
+            whole("batch_size", self.batch_size, 1)
 
     @property
     def standard_error(self) -> bool:
         """Whether sigma is one: without `samples` and `batch_size` it is the deviation of the batch means alone."""
         return self.samples is not None
 
-    def init(self) -> State:
+    def init(self, weights: Weights) -> State:
         """No batch yet."""
         tables = ("shift", "batch", "centre", "means", "within", "pair", "pairs")
         return {"step": 0, "length": self.length} | {table: {} for table in tables}
 
-    def update_(self, state: State, weights: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
+    def update_(self, state: State, weights: Weights, optimizer: Optimizer | None) -> None:
         """Take in the weights after one step."""
         took = step_taken(optimizer)
         if took is not None and not int(took):
@@ -75,19 +75,18 @@ class BatchMeans:
         if state["batch"]["count"] == self.length:
             _close_(state)
 
-    def check(self, state: State) -> None:
+    def check(self, state: State, weights: Weights) -> None:
         """Two batches are needed; few or short ones are a warning."""
         batches = state["means"]["count"] if state["means"] else 0
         if batches < 2:
             raise ValueError(f"{self!r} has {batches} batch(es) after {state['step']} steps, and needs two: train on")
         lengths = self.lengths(state)
         if batches < 10:
-            warnings.warn(f"standard errors from {batches} batches only: their own error is large", stacklevel=5)
+            warn(f"standard errors from {batches} batches only: their own error is large")
         elif lengths.doubling > 1.5:
-            warnings.warn(
+            warn(
                 f"batches of {self.length} steps are too short: those twice as long vary {lengths.doubling:.1f} times "
-                "as much as independent ones would, so standard errors are too small",
-                stacklevel=5,
+                "as much as independent ones would, so standard errors are too small"
             )
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
@@ -98,8 +97,22 @@ class BatchMeans:
         size = (self.batch_size or 1) * self.length / (self.samples or self.length)
         return Estimate((m2 * (size / (count - 1))).sqrt_().to(weight.param.device), ~moved.to(weight.param.device))
 
+    def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
+        """The same for stacked replicas: a weight's error depends on that weight alone."""
+        return self.sigma(state, weight, optimizer)
+
+    @property
+    def least(self) -> int:
+        """Two full batches make a variance."""
+        return 2 * self.length
+
+    def caveats(self) -> list[str]:
+        """A Wald test is of the averaged iterate, not of the last one."""
+        averaged = ["tested: the averaged iterate, which the standard errors are of"]
+        return averaged if self.standard_error else super().caveats()
+
     def degrees(self, state: State) -> float:
-        """Of freedom, of a t-distributed z."""
+        """The degrees of freedom of z, which is t-distributed: one less than there are batches."""
         return float(state["means"]["count"] - 1)
 
     def average(self, state: State) -> dict[str, Tensor]:

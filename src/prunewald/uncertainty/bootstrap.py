@@ -8,13 +8,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from prunewald.core.base import Offline
 from prunewald.uncertainty.curvature import Batches
+from prunewald.util.arguments import one_of, whole
 from prunewald.util.registry import uncertainty
 
 
 @uncertainty("bootstrap")
 @dataclass(frozen=True)
-class Bootstrap:
+class Bootstrap(Offline):
     """std of each weight over models trained on bootstrap samples of the data, all at once (`prunewald.ensemble`).
 
     `start` is how the replicas begin: "independent" initialisations, as the paper's "independent instances" (their
@@ -28,10 +30,8 @@ class Bootstrap:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.replicas < 2:
-            raise ValueError(f"replicas={self.replicas!r}: a standard deviation needs at least 2")
-        if self.start not in ("independent", "same", "warm"):
-            raise ValueError(f"start must be 'independent', 'same' or 'warm', not {self.start!r}")
+        whole("replicas", self.replicas, 2)
+        one_of("start", self.start, ("independent", "same", "warm"))
 
     def estimate(
         self,

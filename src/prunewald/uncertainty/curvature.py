@@ -1,9 +1,8 @@
 """Scores, Fisher information and Hessian of a model's likelihood, from per-sample derivatives (torch.func)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -163,15 +162,3 @@ def _zeros(alive: Tensor) -> Tensor:
 def _rows(tree: Mapping[str, Tensor], lead: int = 1) -> Tensor:
     """Per-sample derivatives as one matrix, a parameter a column."""
     return torch.cat([t.reshape(t.shape[:lead].numel(), -1) for t in tree.values()], dim=1).double()
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """No dropout and no running statistics meanwhile."""
-    modes: list[tuple[nn.Module, Any]] = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

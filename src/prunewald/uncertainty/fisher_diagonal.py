@@ -7,15 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from prunewald.core.base import Offline
 from prunewald.model.masking import Masks
-from prunewald.uncertainty.curvature import Batches, Problem, evaluating, pose
+from prunewald.model.modules import evaluating
+from prunewald.uncertainty.curvature import Batches, Problem, pose
 from prunewald.uncertainty.likelihood import Loss
+from prunewald.util.arguments import one_of
 from prunewald.util.registry import uncertainty
 
 
 @uncertainty("fisher-diagonal")
 @dataclass(frozen=True)
-class FisherDiagonal:
+class FisherDiagonal(Offline):
     """SE = 1 / sqrt(n F_jj): the standard error of a weight as if all others were known.
 
     F is the mean square of per-sample gradients: at the data's own labels (`labels="data"`, the empirical Fisher), or
@@ -27,8 +30,7 @@ class FisherDiagonal:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.labels not in ("data", "model"):
-            raise ValueError(f"labels must be 'data' or 'model', not {self.labels!r}")
+        one_of("labels", self.labels, ("data", "model"))
 
     def estimate(
         self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None

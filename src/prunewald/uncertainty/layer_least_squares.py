@@ -7,18 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prunewald.baselines.wanda import squares_met
+from prunewald.core.base import Offline
+from prunewald.model.inputs import LAYERS, squares_met
 from prunewald.model.masking import Masks, living
-from prunewald.uncertainty.curvature import EMPTY, Batches, evaluating
+from prunewald.model.modules import evaluating
+from prunewald.uncertainty.curvature import EMPTY, Batches
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.registry import uncertainty
-
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @uncertainty("layer-least-squares")
 @dataclass(frozen=True)
-class LayerLeastSquares:
+class LayerLeastSquares(Offline):
     """sigma_j = s / ||x_j||, x_j the inputs that weight j multiplies in a calibration pass.
 
     It is the standard error of a layer's weights in a least-squares fit of the layer's own output, inputs taken as
@@ -33,7 +33,7 @@ class LayerLeastSquares:
         """Sigma of the weights of every linear and convolutional layer; infinite where pruned or never met."""
         params = dict(model.named_parameters())
         names = {id(p): name for name, p in params.items()}  # the first name of a tensor that has several
-        layers = [m for m in model.modules() if isinstance(m, _LAYERS) and id(m.weight) in names]
+        layers = [m for m in model.modules() if isinstance(m, LAYERS) and id(m.weight) in names]
         if not layers:
             raise ValueError(f"{type(model).__name__} has no linear or convolutional layer, whose inputs could be read")
         alive = living(model, masks)

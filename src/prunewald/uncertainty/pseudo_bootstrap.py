@@ -1,24 +1,25 @@
 """The paper's pseudo bootstrap: the standard deviation of each weight over the last B optimizer steps."""
 
 import math
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from torch import Tensor
 from torch.optim import Optimizer
 
+from prunewald.core.base import Estimate, Online, State, Weights
 from prunewald.core.weights import Weight
 from prunewald.model.optimizers import master, step_taken
-from prunewald.uncertainty.base import Estimate, State
 from prunewald.uncertainty.streaming import collect_, merged, new_block, shift_to_
+from prunewald.util.arguments import whole
+from prunewald.util.notices import warn
 from prunewald.util.registry import brief, uncertainty
 
 
 @uncertainty("pseudo-bootstrap")
 @dataclass(frozen=True)
-class PseudoBootstrap:
+class PseudoBootstrap(Online):
     """std of each weight over the last `last` steps.  Ko, Oehmcke & Gieseke (2019), Algorithm 1.
 
     - `last=B, total_steps=N`: exactly steps N - B + 1 to N, counted from attaching and anew from each prune().
@@ -38,10 +39,13 @@ class PseudoBootstrap:
     def __post_init__(self) -> None:
         if self.last is None and self.every is None:
             object.__setattr__(self, "last", 200)
-        for name, least in (("last", 2), ("every", 1), ("total_steps", 2)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise ValueError(f"{name}={value!r}: must be a whole number of at least {least}")
+        for name, value, least in (
+            ("last", self.last, 2),
+            ("every", self.every, 1),
+            ("total_steps", self.total_steps, 2),
+        ):
+            if value is not None:
+                whole(name, value, least)
         steps = (self.last or 2) * (self.every or 1)
         if self.total_steps is not None and steps > self.total_steps:
             raise ValueError(
@@ -49,11 +53,11 @@ class PseudoBootstrap:
                 "lower `last` or `every`, or train for longer"
             )
 
-    def init(self) -> State:
+    def init(self, weights: Weights) -> State:
         """Nothing is stored until the window begins."""
         return {"calls": 0, "step": 0, "shift": {}, "blocks": []}
 
-    def update_(self, state: State, weights: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
+    def update_(self, state: State, weights: Weights, optimizer: Optimizer | None) -> None:
         """Take in the weights after one step."""
         took = step_taken(optimizer)
         state["calls"] += 1
@@ -118,7 +122,7 @@ class PseudoBootstrap:
             del blocks[0]
         return blocks
 
-    def check(self, state: State) -> None:
+    def check(self, state: State, weights: Weights) -> None:
         """Two snapshots are needed; a window that is not the one asked for is a warning."""
         count, step = sum(int(block["count"]) for block in self._window(state)), int(state["step"])
         if count < 2:
@@ -127,14 +131,29 @@ class PseudoBootstrap:
                 "needs two: train on before prune(), or correct total_steps"
             )
         if self.total_steps is not None and step != self.total_steps:
-            warnings.warn(
-                f"prune() at step {step}, but total_steps={self.total_steps}: sigma is over {count} snapshots",
-                stacklevel=5,
-            )
+            warn(f"prune() at step {step}, but total_steps={self.total_steps}: sigma is over {count} snapshots")
         elif self.last is not None and count < (self.last if self._block_length is None else 0.9 * self.last):
-            warnings.warn(f"sigma is over {count} snapshots, fewer than last={self.last}", stacklevel=5)
+            warn(f"sigma is over {count} snapshots, fewer than last={self.last}")
+
+    @property
+    def least(self) -> int:
+        """Two snapshots make a standard deviation."""
+        return 2 * (self.every or 1)
+
+    @property
+    def horizon(self) -> int | None:
+        """Where the fixed window ends."""
+        return self.total_steps
+
+    def with_horizon(self, steps: int | None) -> Self:
+        """A fixed window up to the last of so many steps, or the rolling one."""
+        return replace(self, total_steps=steps)
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """The standard deviation over the window, with n - 1; dead where no gradient came in all of it."""
         count, m2, moved = merged(self._window(state), weight.name)
         return Estimate((m2 / (count - 1)).sqrt_().to(weight.param.device), ~moved.to(weight.param.device))
+
+    def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
+        """The same for stacked replicas: a weight's deviation depends on that weight alone."""
+        return self.sigma(state, weight, optimizer)

@@ -1,23 +1,23 @@
 """Sigma from the mean squared gradient that RMSprop and Adam keep anyway."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.core.ranking import kth_smallest
+from prunewald.core.base import Estimate, Online, State, Weights
+from prunewald.core.ranking import lower_median
 from prunewald.core.weights import Weight
 from prunewald.model.optimizers import is_factored, keeps_mean_square, mean_square_gradient, step_taken
-from prunewald.uncertainty.base import Estimate, State
+from prunewald.util.arguments import real, whole
 from prunewald.util.registry import uncertainty
-from prunewald.util.tensors import accumulator, dense, pieces
+from prunewald.util.tensors import accumulator, dense
 
 
 @uncertainty("second-moment")
 @dataclass(frozen=True)
-class SecondMoment:
+class SecondMoment(Online):
     """sigma proportional to 1 / sqrt(v), v the mean squared gradient: the diagonal-Fisher standard error, free of cost.
 
     Scale-free by default: sigma is rescaled so that its median over a layer's living weights is the layer's spread,
@@ -36,21 +36,21 @@ class SecondMoment:
                 f"samples={self.samples!r} and batch_size={self.batch_size!r}: give both for standard errors, "
                 "or neither for the scale-free sigma"
             )
-        if self.samples is not None and self.batch_size is not None and min(self.samples, self.batch_size) < 1:
-            raise ValueError(f"samples={self.samples!r}, batch_size={self.batch_size!r}: both must be at least 1")
-        if not 0 < self.decay < 1:
-            raise ValueError(f"decay must lie between 0 and 1, not {self.decay!r}")
+        if self.samples is not None:
+            whole("samples", self.samples, 1)
+            whole("batch_size", self.batch_size, 1)
+        real("decay", self.decay, above=0, below=1)
 
     @property
     def standard_error(self) -> bool:
         """Whether sigma is one: the scale-free form is not."""
         return self.samples is not None
 
-    def init(self) -> State:
+    def init(self, weights: Weights) -> State:
         """No average yet."""
         return {"steps": 0, "average": {}}
 
-    def update_(self, state: State, weights: Mapping[str, Tensor], optimizer: Optimizer | None) -> None:
+    def update_(self, state: State, weights: Weights, optimizer: Optimizer | None) -> None:
         """Average the squared gradients of the weights the optimizer keeps no average for."""
         own = {n: w for n, w in weights.items() if not keeps_mean_square(optimizer, w)}
         if not own or any(is_factored(optimizer, w) for w in own.values()):
@@ -68,9 +68,6 @@ class SecondMoment:
         new = average * self.decay + square * (1 - self.decay)
         return new if took is None else torch.where(took.bool(), new, average)
 
-    def check(self, state: State) -> None:
-        """Whether there is a second moment is seen tensor by tensor."""
-
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """1 / sqrt(v), infinite (and dead) where v is 0."""
         v = self._second_moment(state, weight, optimizer).to(weight.param.device)
@@ -78,9 +75,14 @@ class SecondMoment:
         sigma = v.rsqrt_()
         if self.samples is not None and self.batch_size is not None:
             return Estimate(sigma.div_((self.samples * self.batch_size) ** 0.5), dead)
-        if "scale" not in weight.memo:
-            weight.memo["scale"] = _scale(sigma, dead, weight)
-        return Estimate(sigma.mul_(weight.memo["scale"]), dead)
+        return Estimate(sigma.mul_(weight.once("sigma's scale", lambda: _scale(sigma, dead, weight))), dead)
+
+    def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
+        """The same for stacked replicas, each scaled by its own weights."""
+        if self.samples is not None:
+            return self.sigma(state, weight, optimizer)
+        error = replace(self, samples=1, batch_size=1).sigma(state, weight, optimizer)
+        return Estimate(error.sigma * _row_scales(error, weight), error.dead)
 
     def _second_moment(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Tensor:
         """v, in a tensor of its own."""
@@ -108,8 +110,23 @@ def _scale(sigma: Tensor, dead: Tensor, weight: Weight) -> float:
         sigma = sigma[~dead if weight.alive is None else weight.alive & ~dead]
     if sigma.numel() < 2:
         return 1.0  # one weight has no spread to be scaled to
-    median, _, _ = kth_smallest(lambda: pieces(sigma), (sigma.numel() + 1) // 2)
-    return weight.spread / float(median)
+    return weight.spread / lower_median(sigma)
+
+
+def _row_scales(error: Estimate, weight: Weight) -> Tensor:
+    """What makes the median over each row's living weights that row's spread, in a shape that multiplies sigma."""
+    assert error.dead is not None
+    rows = len(error.sigma)
+    sigma, value = error.sigma.reshape(rows, -1), weight.param.detach().reshape(rows, -1).double()
+    living = torch.ones_like(value, dtype=torch.bool) if weight.alive is None else weight.alive.reshape(value.shape)
+    moving = living & ~error.dead.reshape(value.shape)
+    count = moving.sum(1, keepdim=True)
+    median = sigma.where(moving, torch.inf).sort(1).values.gather(1, (count - 1).clamp(min=0) // 2)
+    survivors = living.sum(1, keepdim=True)
+    mean = value.where(living, 0).sum(1, keepdim=True) / survivors
+    spread = ((value - mean).where(living, 0).square().sum(1, keepdim=True) / (survivors - 1)).sqrt()
+    scale = torch.where(count < 2, 1.0, spread / median).to(sigma.dtype)
+    return scale.reshape(rows, *[1] * (error.sigma.dim() - 1))
 
 
 def _describe(optimizer: Optimizer | None) -> str:

@@ -1,4 +1,4 @@
-"""The one check of numbers and choices that a caller gave: each error repeats the value and says what to give instead."""
+"""The one check of numbers and choices that a caller gave: an error repeats the value and says what to give instead."""
 
 import math
 from numbers import Integral, Real

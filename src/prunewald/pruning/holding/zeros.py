@@ -1,26 +1,30 @@
-"""Holding zeros: what is pruned stays at zero, after every step and in every gradient."""
+"""Hard zeros: what is pruned stays at zero, after every step and in every gradient."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
+from prunewald.model.modules import averaged, plain
+from prunewald.pruning.holding.base import Holding
 from prunewald.util.tensors import zero_
 
 
-class Holder:
-    """The masks of some parameters, and the hooks that keep pruned gradients at zero."""
+class Zeros(Holding):
+    """The masks of some parameters, and what keeps pruned weights and their gradients at zero.
+
+    Every other way of holding weights stands on this one: it asks here which weights are alive.
+    """
 
     def __init__(self, params: Mapping[str, Tensor]) -> None:
         self.params = params
-        self.alive: dict[str, Tensor] = {}  # of the parameters where anything was pruned
-        self._hooks: dict[str, Any] = {}
+        self.alive: dict[str, Tensor] = {}  # the masks of the parameters where anything was pruned
         self.copies: dict[nn.Module, dict[str, Tensor]] = {}  # each with its parameters that are held here
         self.attached = True
-        self.gradients = True  # whether to mask them: in the dark, pruned weights learn on
+        self.hard = True  # False: pruned weights learn on in the dark, so neither steps nor gradients are masked
+        self._hooks: dict[str, Any] = {}
 
     def mask(self, name: str) -> Tensor:
         """True where a weight is alive, on the device where the parameter is now."""
@@ -31,9 +35,12 @@ class Holder:
             self.alive[name] = self.alive[name].to(param.device)
         return self.alive[name]
 
-    def zero_(self) -> None:
-        """Set the pruned weights to zero, as after a step."""
-        for name in self.alive:
+    def ready_(self, names: Collection[str]) -> None:
+        """Nothing has to be done before a step: gradients are masked as they come."""
+
+    def settle_(self, names: Collection[str]) -> None:
+        """Set the pruned weights to zero again, those of every optimizer."""
+        for name in self.alive if self.hard else ():
             zero_(self.params[name], self.mask(name))
             self.hook_(name)
 
@@ -53,13 +60,12 @@ class Holder:
 
     def _mask_grad(self, name: str, param: Tensor) -> None:
         # A sparse gradient has no place to mask; its weight is zeroed after the step all the same.
-        if self.gradients and param.grad is not None and not param.grad.is_sparse:
+        if self.hard and param.grad is not None and not param.grad.is_sparse:
             zero_(param.grad, self.mask(name))
 
     def follow(self, copy: nn.Module) -> None:
         """Zero the pruned weights in a copy of the model too, now and whenever masks change."""
-        inside = copy.module if isinstance(copy, AveragedModel) else copy
-        inside = getattr(inside, "_orig_mod", inside)  # what torch.compile wraps
+        inside = averaged(copy)
         found = dict(inside.named_parameters(remove_duplicate=False))
         for name, param in self.params.items():
             if name not in found or found[name].shape != param.shape:
@@ -72,11 +78,17 @@ class Holder:
                 raise ValueError(
                     f"{name!r} is the model's own parameter: follow() is for copies, such as AveragedModel"
                 )
-        self.copies[getattr(copy, "_orig_mod", copy)] = {name: found[name] for name in self.params}
+        self.copies[plain(copy)] = {name: found[name] for name in self.params}
         for name in self.alive:
             zero_(found[name], self.mask(name).to(found[name].device))
 
-    def release(self) -> None:
+    def set_(self, masks: Mapping[str, Tensor]) -> None:
+        """Hold by these masks from now on."""
+        for name, mask in masks.items():
+            self.alive[name] = mask
+            self.hold_(name)
+
+    def end_(self) -> None:
         """Let go: the zeros stay, nothing holds them any more."""
         for hook in self._hooks.values():
             hook.remove()

@@ -1,0 +1,82 @@
+"""What a choice of weights means, in the figures of a report."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from prunewald.core.base import Pattern
+from prunewald.core.ranking import Count, Ranked
+from prunewald.pruning.plan import Plan
+from prunewald.pruning.report import Report, TensorReport
+from prunewald.pruning.scoring import in_order
+from prunewald.statistics.wald import rank_correlation
+from prunewald.util.registry import brief, name_of
+
+_SAMPLE = 1 << 16  # enough for three digits of a rank correlation
+
+
+def describe(plan: Plan, rows: Sequence[TensorReport], notes: Sequence[str]) -> Report:
+    """The report of a pruning: its plan in words, and what became of each slice."""
+    emptied = [row.name for row in rows if not row.kept]
+    return Report(
+        rows,
+        brief(plan.criterion),
+        "" if plan.uncertainty is None else brief(plan.uncertainty),
+        name_of("scope", plan.scope),
+        [*notes, *([f"emptied: {', '.join(emptied)} lost all weights, and pass nothing on"] if emptied else [])],
+        pattern=brief(plan.pattern),
+    )
+
+
+def untouched_row(name: str, keep: Tensor) -> TensorReport:
+    """The row of a slice that a pruning leaves as it is, and that needs no score for it."""
+    kept = int(torch.count_nonzero(keep))
+    return TensorReport(name, tuple(keep.shape), keep.numel(), kept, None, None, torch.nan, 1.0)
+
+
+def scored_row(plan: Plan, name: str, ranked: Ranked, before: Tensor, keep: Tensor, count: Count) -> TensorReport:
+    """The row of a slice of which `keep` stays, which the pattern gave for this count; `before` was alive."""
+    kept, size = int(torch.count_nonzero(keep)), keep.numel()
+    alive = None if bool(before.all()) else before
+    plain = plan.criterion.is_magnitude
+    return TensorReport(
+        name=name,
+        shape=tuple(keep.shape),
+        weights=size,
+        kept=kept,
+        threshold=_threshold(ranked, keep) if plan.pattern.single and 0 < kept < size else None,
+        dead=None if ranked.dead is None else _share(ranked.dead, alive),
+        correlation=1.0 if plain else _correlation(ranked),
+        overlap=1.0 if plain else _overlap(ranked, alive, keep, plan.pattern, count),
+    )
+
+
+def _threshold(ranked: Ranked, keep: Tensor) -> float:
+    """The lowest score kept; dead weights and zeros, below zero only to be ordered, count as 0."""
+    score, weight = ranked.score, ranked.weight
+    lowest = float(score[keep].min())
+    if lowest <= torch.finfo(score.dtype).min:  # a pattern may keep a zero among its neighbours
+        lowest = min(0.0, float(score[keep & (weight != 0)].min())) if weight[keep].any() else 0.0
+    return lowest if ranked.dead is None else max(lowest, 0.0)
+
+
+def _share(flags: Tensor, alive: Tensor | None) -> float:
+    """The share of the living weights that is flagged."""
+    if alive is None:
+        return int(torch.count_nonzero(flags)) / flags.numel()
+    return int(torch.count_nonzero(flags & alive)) / max(int(torch.count_nonzero(alive)), 1)
+
+
+def _correlation(ranked: Ranked) -> float:
+    """Spearman's, of score and |w|, over evenly spread weights."""
+    step = max(1, ranked.weight.numel() // _SAMPLE)
+    score, weight = ranked.score.reshape(-1)[::step], ranked.weight.reshape(-1)[::step]
+    living = score > torch.finfo(score.dtype).min
+    return rank_correlation(score[living], weight[living].abs())
+
+
+def _overlap(ranked: Ranked, alive: Tensor | None, keep: Tensor, pattern: Pattern, count: Count) -> float:
+    """The share of the kept weights that magnitude would keep too, at the same count."""
+    same = pattern(Ranked(in_order(ranked.weight.abs(), ranked.weight, alive), ranked.weight), count)
+    return int(torch.count_nonzero(same & keep)) / max(int(torch.count_nonzero(keep)), 1)

@@ -1,0 +1,210 @@
+"""What one pruning uses: the caller's choices, what is asked for, and both resolved into one plan."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Statistic, Uncertainty
+from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Wald
+from prunewald.model.optimizers import keeps_mean_square
+from prunewald.model.slices import Slice
+from prunewald.model.targets import match
+from prunewald.uncertainty.second_moment import SecondMoment
+from prunewald.util.arguments import real, share
+from prunewald.util.registry import make
+
+Sparsity: TypeAlias = float | Mapping[str, float]
+Owned: TypeAlias = tuple[str, Tensor, Optimizer | None]  # a parameter by name, and the optimizer that steps it
+
+# What is taken where the caller names nothing.
+_TAU, _MAGNITUDE, _WALD, _SECOND_MOMENT = MagnitudeUncertainty(), Magnitude(), Wald(), SecondMoment()
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The parts a caller chose; None where a default is found at each pruning."""
+
+    criterion: Criterion | None
+    uncertainty: Online | None
+    scope: Allocation
+    pattern: Pattern
+    schedule: Schedule | None
+
+    @classmethod
+    def of(cls, criterion: object, uncertainty: object, scope: object, pattern: object, schedule: object) -> "Choices":
+        """From parts, short names, classes, functions, or a dict of sigmas."""
+        chosen = None if criterion is None else make("criterion", criterion)
+        sigma = None if uncertainty is None else online(uncertainty)
+        if sigma is None and chosen is not None and chosen.uses_sigma:
+            sigma = _SECOND_MOMENT
+        planned = None if schedule is None else make("schedule", schedule)
+        return cls(chosen, sigma, make("scope", scope), make("pattern", pattern), planned)
+
+    @property
+    def watched(self) -> tuple[Online | None, Statistic | None]:
+        """What gathers from step to step: the estimator that watches the training, the criterion's own statistic."""
+        learns = self.uncertainty is not None and self.uncertainty.learns
+        statistic = None if self.criterion is None else self.criterion.statistic
+        return self.uncertainty if learns else None, statistic
+
+    @property
+    def least(self) -> int:
+        """The first step after which there can be a sigma, where one is needed."""
+        if self.uncertainty is None or (self.criterion is not None and self.criterion.uses_sigma is False):
+            return 1
+        return self.uncertainty.least
+
+    def check(self, shapes: Mapping[str, torch.Size]) -> None:
+        """Refuse, before any training, a pattern that does not fit a target and a schedule that cannot be kept."""
+        for name, shape in shapes.items():
+            try:
+                self.pattern.check(shape)
+            except ValueError as error:
+                raise ValueError(f"{name!r}: {error}") from error
+        if self.schedule is not None:
+            self._check_schedule(self.schedule)
+
+    def _check_schedule(self, schedule: Schedule) -> None:
+        final, most = schedule.final, self.pattern.sparsity
+        if final is not None and most is not None and final > most:
+            raise ValueError(
+                f"{schedule!r} ends at {final}, but {self.pattern!r} prunes {most} and no more: set final={most}"
+            )
+        if self.uncertainty is not None and self.uncertainty.horizon is not None:
+            raise ValueError(
+                f"{self.uncertainty!r} collects for one pruning at its total_steps: with a schedule, leave that out"
+            )
+        if early := [step for step in range(1, self.least) if schedule(step)]:
+            raise ValueError(
+                f"{schedule!r} prunes at step {early[0]}, and {self.uncertainty!r} can tell nothing before step "
+                f"{self.least}: begin later"
+            )
+
+
+def online(given: object) -> Online:
+    """An uncertainty that a Pruner can use as it is: an offline one needs data, so it takes what that gives instead."""
+    made: Uncertainty = make("uncertainty", given)
+    if isinstance(made, Online):
+        return made
+    assert isinstance(made, Offline)
+    name = type(made).__name__
+    raise TypeError(f"{name} estimates from data: pass uncertainty={name}(...).estimate(model, batches, loss)")
+
+
+@dataclass(frozen=True)
+class Request:
+    """How much a caller asks for: one of a sparsity, a threshold, a level and a false discovery rate."""
+
+    sparsity: Sparsity | None = None
+    threshold: float | None = None
+    alpha: float | None = None
+    fdr: float | None = None
+    rising: bool = False  # whether a sparsity below the present one changes nothing, rather than being an error
+
+    @property
+    def tests(self) -> bool:
+        """Whether weights are chosen by a Wald test."""
+        return self.alpha is not None or self.fdr is not None
+
+    def checked(self, pattern: Pattern) -> "Request":
+        """The same in range, and fit for the pattern; a pattern that fixes its own sparsity needs none."""
+        asked = {"sparsity": self.sparsity, "threshold": self.threshold, "alpha": self.alpha, "fdr": self.fdr}
+        given = [name for name, value in asked.items() if value is not None]
+        if not given and pattern.sparsity is not None:
+            return replace(self, sparsity=pattern.sparsity)
+        if len(given) != 1:
+            shown = ", ".join(f"{name}={asked[name]!r}" for name in given) or "nothing"
+            raise ValueError(f"prune() was given {shown}: give one of {', '.join(asked)}, as in prune(0.9)")
+        if self.sparsity is None and not pattern.single:
+            raise ValueError(f"{given[0]} chooses weights one by one, and {pattern!r} groups: give a sparsity")
+        self._check_values()
+        return self
+
+    def _check_values(self) -> None:
+        if self.threshold is not None:
+            real("threshold", self.threshold)
+        for name, level in (("alpha", self.alpha), ("fdr", self.fdr)):
+            if level is not None:
+                real(name, level, above=0, below=1)
+        if isinstance(self.sparsity, Mapping):
+            for name, part in self.sparsity.items():
+                share(f"sparsity for {name!r}", part)
+        elif self.sparsity is not None:
+            share("sparsity", self.sparsity)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that one pruning uses, decided before anything is computed; the report prints it."""
+
+    request: Request
+    shares: Sparsity | None  # the sparsity asked for; where it is by layer, by the names of the slices
+    criterion: Criterion
+    uncertainty: Online | None  # None: the criterion needs no sigma
+    scope: Allocation
+    pattern: Pattern
+    notes: tuple[str, ...]
+
+
+def resolve(
+    choices: Choices, request: Request, model: nn.Module, slices: Sequence[Slice], owned: Iterable[Owned]
+) -> Plan:
+    """The plan of one pruning. This is the one place where defaults are found, and each is noted."""
+    criterion, sigma, notes = choices.criterion, choices.uncertainty, []
+    if request.tests:
+        criterion = _WALD
+    elif criterion is None and sigma is not None:
+        criterion = _TAU
+    elif criterion is None and (missing := _without_second_moment(owned)):
+        criterion = _MAGNITUDE
+        notes.append(f"criterion: magnitude, since {missing} (uncertainty=PseudoBootstrap() would give sigma)")
+    elif criterion is None:
+        criterion = _TAU
+        notes.append("by default: tau with lambda* 1, sigma from the second moment that the optimizer keeps")
+    needed = sigma is not None if criterion.uses_sigma is None else criterion.uses_sigma
+    sigma = sigma_source(choices) if needed else None
+    if request.tests and sigma is not None:
+        notes += sigma.caveats()
+    shares = request.sparsity
+    if isinstance(shares, Mapping):
+        shares = by_slice(model, slices, shares)
+    return Plan(request, shares, criterion, sigma, choices.scope, choices.pattern, tuple(notes))
+
+
+def sigma_source(choices: Choices) -> Online:
+    """Where sigma comes from if one is wanted: by default, from the second moment that the optimizer keeps."""
+    return _SECOND_MOMENT if choices.uncertainty is None else choices.uncertainty
+
+
+def _without_second_moment(owned: Iterable[Owned]) -> str:
+    """Why there is none for some weight; empty where every weight has an optimizer that keeps one."""
+    for name, param, optimizer in owned:
+        if not keeps_mean_square(optimizer, param):
+            kept = (
+                "there is no optimizer" if optimizer is None else f"{type(optimizer).__name__} holds no second moment"
+            )
+            return f"{kept} of {name!r}"
+    return ""
+
+
+def by_slice(
+    model: nn.Module, slices: Sequence[Slice], given: Mapping[str, float], what: str = "sparsity"
+) -> dict[str, float]:
+    """A dict by the names of slices, from one whose keys are names of slices, parameters or modules, or globs."""
+    names = {part.name for part in slices}
+    result: dict[str, float] = {}
+    for key, value in given.items():
+        meant = match(model, key)
+        whole = {part.param for part in meant if part.index is None}
+        spelled = {key, *(part.name for part in meant)}
+        hit = {part.name for part in slices if part.name in spelled or part.param in whole}
+        if not hit:
+            raise ValueError(f"{what} for {key!r}: no target of that name; the targets are {sorted(names)}")
+        if twice := hit & result.keys():
+            raise ValueError(f"{what} for {key!r} names {sorted(twice)} a second time")
+        result |= dict.fromkeys(hit, value)
+    return result

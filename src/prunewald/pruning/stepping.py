@@ -1,0 +1,98 @@
+"""The hooks around each step of the optimizers."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from prunewald.pruning.holding.base import Holding
+
+
+class Stepping:
+    """Runs what belongs around each optimizer step, in order: holdings make ready, the step, `after`, holdings settle.
+
+    `after(at, optimizer)` is what the Pruner does after a step of its optimizer number `at`.
+    """
+
+    def __init__(
+        self,
+        optimizers: Sequence[Optimizer],
+        owners: Sequence[Collection[str]],
+        after: Callable[[int, Optimizer], None],
+    ) -> None:
+        self.optimizers, self._owners, self._after = optimizers, owners, after
+        self.holdings: list[Holding] = []
+        hook = torch.compiler.disable(self._after_step)
+        self._handles: list[Any] = [optimizer.register_step_post_hook(hook) for optimizer in optimizers]
+        self._early: list[Any] = []
+
+    def add(self, holding: Holding) -> None:
+        """Let a further way of holding act around every step; only then is there anything to do before one."""
+        if not self.holdings:
+            hook = torch.compiler.disable(self._before_step)
+            self._early = [optimizer.register_step_pre_hook(hook) for optimizer in self.optimizers]
+        self.holdings.append(holding)
+
+    def drop(self, holding: Holding) -> None:
+        """Let one act no more."""
+        holding.end_()
+        self.holdings = [one for one in self.holdings if one is not holding]
+        if not self.holdings:
+            _remove(self._early)
+
+    def release(self) -> None:
+        """Take all hooks away."""
+        for holding in self.holdings:
+            holding.end_()
+        self.holdings = []
+        _remove(self._early)
+        _remove(self._handles)
+
+    @torch.no_grad()
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        own = self._owners[self._at(optimizer)]
+        if not any(map(callable, (*args, *kwargs.values()))):
+            self._ready_(own)
+            return None
+        wrap = self._around
+        given = [wrap(a, own) if callable(a) else a for a in args]
+        return tuple(given), {key: wrap(a, own) if callable(a) else a for key, a in kwargs.items()}
+
+    def _around(self, closure: Callable[..., Any], own: Collection[str]) -> Callable[..., Any]:
+        """A closure that evaluates the model with settled weights, and leaves them ready for the optimizer."""
+
+        def evaluate(*args: Any, **kwargs: Any) -> Any:
+            with torch.no_grad():
+                self._settle_(own)
+            loss = closure(*args, **kwargs)  # an error in it ends the step: then they stay settled
+            with torch.no_grad():
+                self._ready_(own)
+            return loss
+
+        return evaluate
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        at = self._at(optimizer)
+        try:
+            self._after(at, optimizer)
+        finally:
+            self._settle_(self._owners[at])
+
+    def _ready_(self, own: Collection[str]) -> None:
+        for holding in self.holdings:
+            holding.ready_(own)
+
+    def _settle_(self, own: Collection[str]) -> None:
+        for holding in self.holdings:
+            holding.settle_(own)
+
+    def _at(self, optimizer: Optimizer) -> int:
+        return next(at for at, own in enumerate(self.optimizers) if own is optimizer)
+
+
+def _remove(handles: list[Any]) -> None:
+    for handle in handles:
+        handle.remove()
+    handles.clear()
