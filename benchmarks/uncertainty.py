@@ -74,7 +74,7 @@ def correlations(sigmas: dict[str, dict[str, Tensor]], reference: str) -> dict[s
     for name, sigma in sigmas.items():
         for layer, value in sigma.items():
             if name != reference:
-                a = pw.agreement(value.cpu().double(), sigmas[reference][layer].cpu().double())
+                a = pw.statistics.agreement(value.cpu().double(), sigmas[reference][layer].cpu().double())
                 found.setdefault(name, {})[layer] = [round(a.correlation, 3), float(f"{a.quantiles[1]:.3g}")]
     return found
 
@@ -105,7 +105,7 @@ def main() -> None:
         numbers["observed information"] = analytic(model, batches, observed=True)
     layers = list(sigmas["second moment"])
     for labels in ("data", "model"):
-        found = pw.FisherDiagonal(labels=labels).estimate(model, batches, F.cross_entropy)
+        found = pw.uncertainty.FisherDiagonal(labels=labels).estimate(model, batches, F.cross_entropy)
         sigmas[f"Fisher diagonal, labels of the {labels}"] = {name: found[name] for name in layers}
     for start in ("warm", "same", "independent"):
         bootstrap = Bootstrap(replicas=options.replicas, start=start)

@@ -274,7 +274,7 @@ def test_tau_refuses_a_negative_lambda():
 
 
 def test_an_offline_estimator_is_not_an_uncertainty_but_gives_one():
-    for given in (pw.Sandwich(), "fisher-diagonal"):
+    for given in (pw.uncertainty.Sandwich(), "fisher-diagonal"):
         with pytest.raises(
             TypeError, match=r"estimates from data: pass uncertainty=.*estimate\(model, batches, loss\)"
         ):

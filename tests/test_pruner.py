@@ -142,7 +142,7 @@ def test_the_spread_is_that_of_the_survivors():
 def test_the_spread_of_one_weight_is_an_error_that_says_so():
     model = network()
     sigma = {n: torch.rand_like(p) for n, p in model.named_parameters()}
-    criterion = pw.MagnitudeUncertainty(relative_to="part")
+    criterion = pw.MagnitudeUncertainty(relative_to="slice")
     targets = ["0.weight[0, 0]", "2"]
     pruner = pw.Pruner(model, criterion=criterion, uncertainty=sigma, targets=targets, scope="global")
     with pytest.raises(ValueError, match=r"spread of '0.weight\[0, 0\]', which has 1 weight.*relative_to='model'"):

@@ -7,8 +7,7 @@ What everybody needs is here. The rest is reached under its module, which is loa
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import prunewald.baselines  # enters its criteria under their short names
-import prunewald.uncertainty
+import prunewald.baselines  # noqa: F401 (enters its criteria under their short names)
 from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Random, Wald, tau
 from prunewald.core.patterns import Block, Element, Filter, KeepNOfM
 from prunewald.core.schedules import Cubic, Stairs

@@ -23,10 +23,10 @@ from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.plan import Choices, Plan, Request, Sparsity, online, resolve, sigma_source
 from prunewald.pruning.report import Report
 from prunewald.pruning.resuming import check_saved
-from prunewald.pruning.scoring import score, weigh
+from prunewald.pruning.scoring import PlannedScores, weigh
 from prunewald.pruning.selecting import select
 from prunewald.pruning.stepping import Stepping
-from prunewald.pruning.watching import Watcher
+from prunewald.pruning.watching import Reading, Watcher
 from prunewald.util.notices import warn
 from prunewald.util.registry import brief
 
@@ -73,11 +73,12 @@ class Pruner:
         self._owed = 0.0  # what the schedule asked for while the estimator could tell nothing yet
         named = dict(self.model.named_parameters())
         self._params = {part.param: named[part.param] for part in self.slices}
-        self._choices.check({part.name: part.take(self._params[part.param]).shape for part in self.slices})
+        self._choices.check(self.slices, self._params)
+        watched = self._choices.watched
         self._check()
         self.zeros = Zeros(self._params)
         self._owners = owned(self._params, self.optimizers)
-        self._watcher = Watcher(self.model, self._params, self.optimizers, self._owners, *self._choices.watched)
+        self._watcher = Watcher(self.model, self._params, self.optimizers, self._owners, *watched)
         self._stepping = Stepping(self.optimizers, self._owners, self._after_step)
 
     def _check(self) -> None:
@@ -125,8 +126,8 @@ class Pruner:
     @property
     def sparsity(self) -> float:
         """The share of all targeted weights that is pruned."""
-        alive = self._alive()
-        return 1 - sum(int(torch.count_nonzero(a)) for a in alive.values()) / sum(a.numel() for a in alive.values())
+        alive = [part.take(self.zeros.mask(part.param)) for part in self.slices]
+        return 1 - sum(int(torch.count_nonzero(a)) for a in alive) / sum(a.numel() for a in alive)
 
     @property
     def copies(self) -> dict[nn.Module, dict[str, Tensor]]:
@@ -173,7 +174,7 @@ class Pruner:
         found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
         plan = self._plan(Request(0.0))
         with self._in_sight():
-            scores = score(plan, self._weigh(plan.uncertainty), self.slices, self._watcher)
+            scores, _ = self._scores(plan)
             for part in self.slices:
                 part.put_(found[part.param], scores[part.name].score.to(torch.float32))
         return found
@@ -216,7 +217,7 @@ class Pruner:
         uncertainty: Sigmas | None = None,
     ) -> tuple[dict[str, Tensor], Report]:
         """The masks that `prune` would set, and its report; nothing changes."""
-        plan = self._plan(Request(sparsity, threshold, alpha, fdr).checked(self.pattern), uncertainty)
+        plan = self._plan(Request(sparsity, threshold, alpha, fdr), uncertainty)
         with self._in_sight():
             return self._choose(plan)
 
@@ -231,49 +232,59 @@ class Pruner:
 
     def _plan(self, request: Request, uncertainty: Sigmas | None = None) -> Plan:
         choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
-        held = ((name, param, self._watcher.optimizer_of(name)) for name, param in self._params.items())
-        return resolve(choices, request, self.model, self.slices, held)
+        return resolve(choices, request, self.model, self.slices, self._params, self._watcher.optimizers)
 
-    def _weigh(self, sigma: Online | None, tests: bool = False) -> dict[str, Weight]:
+    def _read(self, sigma: Online | None, *, tests: bool = False) -> tuple[dict[str, Weight], Reading]:
+        """The weights as a pruning sees them, and what the estimator and the criterion's statistic tell of them."""
         self._check_attached()
+        competing = any(holding.competes for holding in self._stepping.holdings)
         present = dict(self.model.named_parameters())
-        return weigh(self.zeros, self._watcher, sigma, present, tests=tests, all_alive=self._competing)
+        weights = weigh(self.zeros, present, all_alive=competing)
+        reading = self._watcher.read(sigma)
+        for name, average in reading.averages().items() if tests else ():
+            weights[name].average = average
+        return weights, reading
+
+    def _scores(self, plan: Plan) -> tuple[PlannedScores, Reading]:
+        weights, reading = self._read(plan.uncertainty, tests=plan.tests)
+        return PlannedScores(plan, self.slices, weights, reading), reading
 
     def _choose(self, plan: Plan) -> tuple[dict[str, Tensor], Report]:
-        scores = score(plan, self._weigh(plan.uncertainty, plan.request.tests), self.slices, self._watcher)
-        chosen, rows, notes = select(plan, scores, self._candidates(plan.shares), self._watcher)
         masks = self.masks
+        candidates = self._candidates(masks, plan.shares)
+        scores, reading = self._scores(plan)
+        chosen, rows, notes = select(plan, scores, candidates, reading.degrees() if plan.tests else None)
         for part in self.slices:
-            part.put_(masks[part.param], chosen[part.name])
+            if part.index is None:
+                masks[part.param] = chosen[part.name]
+            else:
+                part.put_(masks[part.param], chosen[part.name])
         if self.optimizers and not any(self._owners):
             notes.append("the optimizer steps none of the targets: nothing holds their zeros, and nothing moves them")
         return masks, describe(plan, rows, [*plan.notes, *notes])
 
     @torch.no_grad()
     def _commit(self, masks: Mapping[str, Tensor]) -> None:
-        for holding in self.holdings:
+        for holding in list(self._stepping.holdings):
             if holding.competes:
                 holding.ready_(list(self._params))  # what the last choice brings back has its own value, not zero
                 self._stepping.drop(holding)
         self.zeros.set_(masks)
         for optimizer in self.optimizers:
+            forget_history_(optimizer)
             for name, alive in masks.items():
                 forget_(optimizer, self._params[name], alive)
-            forget_history_(optimizer)
 
     def _estimates(self) -> dict[str, Estimate]:
         source = sigma_source(self._choices)
         with self._in_sight():
-            return {name: self._watcher.sigma(source, weight) for name, weight in self._weigh(source).items()}
+            weights, reading = self._read(source)
+            return {name: reading.sigma(weight) for name, weight in weights.items()}
 
-    def _alive(self) -> dict[str, Tensor]:
-        """The mask of each slice."""
-        return {part.name: part.take(self.zeros.mask(part.param)) for part in self.slices}
-
-    def _candidates(self, shares: Sparsity | None) -> dict[str, Tensor]:
+    def _candidates(self, masks: Mapping[str, Tensor], shares: Sparsity | None) -> dict[str, Tensor]:
         """Which weights of each slice may be kept by a pruning to these shares."""
-        alive = self._alive()
-        if not self._competing:
+        alive = {s.name: masks[s.param] if s.index is None else s.take(masks[s.param]) for s in self.slices}
+        if not any(holding.competes for holding in self._stepping.holdings):
             return alive
         named = shares if isinstance(shares, Mapping) else alive
         return {name: torch.ones_like(mask) if name in named else mask for name, mask in alive.items()}
@@ -282,15 +293,10 @@ class Pruner:
         if not self.zeros.attached:
             raise ValueError(f"this {type(self).__name__} was detached: make a new one to go on pruning")
 
-    @property
-    def _competing(self) -> bool:
-        """Whether pruned weights have values by which they may be chosen again."""
-        return any(holding.competes for holding in self.holdings)
-
     def _in_sight(self) -> AbstractContextManager[Any]:
         """The weights as the optimizer moves them, for as long as they are looked at."""
         stack = ExitStack()
-        for holding in self.holdings:
+        for holding in self._stepping.holdings:
             stack.enter_context(holding.in_sight())
         return stack
 
@@ -332,11 +338,11 @@ class Pruner:
         self._owed = self._owed if due is None else due
         if not self._owed:
             return
-        request = Request(self._owed, rising=True).checked(self.pattern)
+        plan = self._plan(Request(self._owed, rising=True))
         try:
             # What there is to warn of, such as a window that is still short, is said at the first pruning only.
             with nullcontext() if self.report is None else warnings.catch_warnings(action="ignore"):
-                masks, self.report = self._choose(self._plan(request))
+                masks, self.report = self._choose(plan)
         except NotYet as reason:
             if due:
                 warn(f"the pruning of step {self.steps} is put off until it can be: {reason}")

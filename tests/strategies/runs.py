@@ -88,7 +88,7 @@ def _iterative(kill: Any, folder: Path | None, seed: int, **options: Any) -> Wor
     choice = options.pop("choice", {"uncertainty": pw.PseudoBootstrap(last=10)})
     work = Work(seed, kill=kill, **choice)
     work.steps(12)
-    rounds = pw.iterative(work.pruner, LEVELS, work.train, folder=folder, **options)
+    rounds = pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=folder, **options)
     work.trained = [one.result or torch.nan for one in rounds]
     return work
 
@@ -96,9 +96,9 @@ def _iterative(kill: Any, folder: Path | None, seed: int, **options: Any) -> Wor
 def _rewound(kill: Any, folder: Path | None, seed: int) -> Work:
     work = Work(0, kill=kill, uncertainty=pw.SecondMoment())  # who rewinds must bring the checkpoint again
     work.steps(4)
-    early = pw.Checkpoint(work.model, work.optimizer)
+    early = pw.strategies.Checkpoint(work.model, work.optimizer)
     work.steps(8 + seed)
-    rounds = pw.iterative(work.pruner, LEVELS, work.train, rewind=early.weights_, folder=folder)
+    rounds = pw.strategies.iterative(work.pruner, LEVELS, work.train, rewind=early.weights_, folder=folder)
     work.trained = [one.result or torch.nan for one in rounds]
     return work
 
@@ -106,7 +106,7 @@ def _rewound(kill: Any, folder: Path | None, seed: int) -> Work:
 def _found(kill: Any, folder: Path | None, seed: int) -> Work:
     work = Work(seed, kill=kill, uncertainty=pw.PseudoBootstrap(last=10))
     work.steps(12)
-    search = pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=0.1, levels=LEVELS, folder=folder)
+    search = pw.strategies.find_sparsity(work.pruner, work.train, work.accuracy, budget=0.1, levels=LEVELS, folder=folder)
     work.trained = [c.value for c in search.candidates]
     return work
 
@@ -114,7 +114,7 @@ def _found(kill: Any, folder: Path | None, seed: int) -> Work:
 def _certified(kill: Any, folder: Path | None, seed: int) -> Work:
     work = Work(seed, kill=kill, criterion="wanda")
     work.steps(12)
-    found = pw.certify_sparsity(work.pruner, work.train, work.losses, drop=0.25, levels=LEVELS, folder=folder)
+    found = pw.strategies.certify_sparsity(work.pruner, work.train, work.losses, drop=0.25, levels=LEVELS, folder=folder)
     work.trained = [c.p for c in found.tested]
     return work
 

@@ -57,7 +57,7 @@ def iterative(training, estimate=None, **choice):
     pruner = pw.Pruner(training.model, training.optimizer, **choice)
     training.steps(12)
     offline = None if estimate is None else lambda: estimate(pruner.masks)
-    pw.iterative(pruner, (0.4, LEVEL), lambda one: training.steps(12), estimate=offline)
+    pw.strategies.iterative(pruner, (0.4, LEVEL), lambda one: training.steps(12), estimate=offline)
     return pruner
 
 

@@ -31,14 +31,14 @@ def interrupted(work, at):
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_failed_training_goes_on_from_the_last_finished_round(choice, at, tmp_path):
     whole = trained(**CHOICES[choice])
-    expected = pw.iterative(whole.pruner, LEVELS, whole.train)
+    expected = pw.strategies.iterative(whole.pruner, LEVELS, whole.train)
     failed = trained(**CHOICES[choice])
     with pytest.raises(RuntimeError, match="out of memory"):
-        pw.iterative(failed.pruner, LEVELS, interrupted(failed, at), folder=tmp_path)
+        pw.strategies.iterative(failed.pruner, LEVELS, interrupted(failed, at), folder=tmp_path)
     for name, mask in failed.pruner.masks.items():
         assert not minus_zero_or_worse(failed.model.get_parameter(name), ~mask)
     torch.manual_seed(99)
-    assert pw.iterative(failed.pruner, LEVELS, failed.train, folder=tmp_path) == expected
+    assert pw.strategies.iterative(failed.pruner, LEVELS, failed.train, folder=tmp_path) == expected
     assert same(failed.state(), whole.state())
     assert failed.trained == list(LEVELS), "no finished round was trained again"
 
@@ -46,7 +46,7 @@ def test_a_failed_training_goes_on_from_the_last_finished_round(choice, at, tmp_
 def test_a_generator_left_half_way_leaves_a_pruned_model_that_trains_on(tmp_path):
     whole, left = (trained(uncertainty=pw.PseudoBootstrap(last=10)) for _ in range(2))
     torch.manual_seed(3)
-    expected = pw.iterative(whole.pruner, LEVELS, whole.train)
+    expected = pw.strategies.iterative(whole.pruner, LEVELS, whole.train)
     torch.manual_seed(3)
     for one in pw.rounds(left.pruner, LEVELS, folder=tmp_path):
         one.result = left.steps(12)
@@ -68,24 +68,24 @@ def test_a_generator_left_half_way_leaves_a_pruned_model_that_trains_on(tmp_path
 
 def test_a_finished_run_is_only_read(tmp_path):
     work, fresh = trained(), Work(seed=5)
-    first = pw.iterative(work.pruner, LEVELS, work.train, dropout=True, folder=tmp_path)
-    assert pw.iterative(fresh.pruner, LEVELS, fresh.train, dropout=True, folder=tmp_path) == first
+    first = pw.strategies.iterative(work.pruner, LEVELS, work.train, dropout=True, folder=tmp_path)
+    assert pw.strategies.iterative(fresh.pruner, LEVELS, fresh.train, dropout=True, folder=tmp_path) == first
     assert not fresh.trained
     assert same(fresh.state(), work.state())
 
 
 def test_a_missing_round_is_done_again(tmp_path):
     work = trained(criterion="magnitude")
-    first = pw.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
+    first = pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
     (tmp_path / "round-02.pt").unlink()
-    assert pw.iterative(work.pruner, LEVELS, work.train, folder=tmp_path) == first
+    assert pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path) == first
     assert work.trained == [*LEVELS, 0.6, 0.8]
 
 
 @pytest.mark.parametrize("broken", ["truncated", "garbage", "empty", "other"])
 def test_a_broken_file_is_named(broken, tmp_path):
     work = trained(criterion="magnitude")
-    pw.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
+    pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
     file, before = tmp_path / "round-02.pt", work.state()
     if broken == "other":
         torch.save({"epoch": 3}, file)
@@ -93,10 +93,10 @@ def test_a_broken_file_is_named(broken, tmp_path):
         whole = file.read_bytes()
         file.write_bytes({"truncated": whole[: len(whole) // 2], "garbage": b"\x80\x02}garbage", "empty": b""}[broken])
     with pytest.raises(ValueError, match=r"round-02.pt' holds no state that this run could have written: delete it"):
-        pw.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
+        pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
     assert same(work.state(), before)
     file.unlink()
-    assert len(pw.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)) == 3
+    assert len(pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)) == 3
 
 
 OTHERS: dict[str, Any] = {
@@ -109,7 +109,7 @@ OTHERS: dict[str, Any] = {
     "targets": lambda work: pw.rounds(
         Work(criterion="magnitude", targets="3.weight").pruner, LEVELS, folder=work.folder
     ),
-    "budget": lambda work: pw.find_sparsity(
+    "budget": lambda work: pw.strategies.find_sparsity(
         work.pruner, work.train, work.accuracy, budget=1, levels=LEVELS, folder=work.folder
     ),
 }
@@ -119,7 +119,7 @@ OTHERS: dict[str, Any] = {
 def test_another_plan_is_refused_and_what_differs_is_shown(other, tmp_path):
     work = trained(criterion="magnitude")
     work.folder = tmp_path
-    pw.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
+    pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
     before = work.state()
     with pytest.raises(ValueError, match="holds another run") as error:
         OTHERS[other](work)
@@ -148,7 +148,7 @@ def test_a_function_is_the_same_in_another_process(tmp_path):
     """Its repr has an address, which is not part of the plan."""
     for power in (functools.partial(by_power, 2), functools.partial(lambda p, stats: by_power(p, stats), 2)):
         work = trained(criterion=power)
-        pw.iterative(work.pruner, LEVELS, work.train, folder=tmp_path / "folder")
+        pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path / "folder")
         plan = (tmp_path / "folder" / "plan.json").read_text()
         assert "0x" not in plan
         for file in (tmp_path / "folder").iterdir():
@@ -160,7 +160,7 @@ def test_a_broken_plan_is_named(text, tmp_path):
     work = trained(criterion="magnitude")
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(ValueError, match=r"plan.json' is no plan of a run: give another folder"):
-        pw.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
+        pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
@@ -175,13 +175,13 @@ def test_numbers_of_numpy_are_kept_and_read(kind, tmp_path):
     work, fresh = (trained(optimizer=given) for _ in range(2))
     work.model[2].p = fresh.model[2].p = kind(0.5)
     levels = np.linspace(0.3, 0.5, 3, dtype=kind)
-    first = pw.iterative(work.pruner, levels, work.train, lr=kind(0.1), dropout=True, folder=tmp_path / "rounds")
-    again = pw.iterative(fresh.pruner, levels, fresh.train, lr=kind(0.1), dropout=True, folder=tmp_path / "rounds")
+    first = pw.strategies.iterative(work.pruner, levels, work.train, lr=kind(0.1), dropout=True, folder=tmp_path / "rounds")
+    again = pw.strategies.iterative(fresh.pruner, levels, fresh.train, lr=kind(0.1), dropout=True, folder=tmp_path / "rounds")
     assert again == first
     assert not fresh.trained
     assert [type(one.sparsity) for one in first] == [float] * 3
     for _ in range(2):
-        pw.find_sparsity(
+        pw.strategies.find_sparsity(
             fresh.pruner,
             fresh.train,
             fresh.accuracy,
@@ -198,7 +198,7 @@ def test_numbers_of_numpy_are_kept_and_read(kind, tmp_path):
 def test_a_training_of_another_length_than_total_steps_says_what_to_do_and_that_works(tmp_path):
     work = trained(uncertainty=pw.PseudoBootstrap(last=10, total_steps=20), steps=20)
     with pytest.raises(ValueError, match="the pruning to 0.6") as error:
-        pw.iterative(work.pruner, LEVELS, lambda one: work.steps(8), folder=tmp_path)
+        pw.strategies.iterative(work.pruner, LEVELS, lambda one: work.steps(8), folder=tmp_path)
     assert str(error.value).startswith(
         "the pruning to 0.6: PseudoBootstrap(last=10, total_steps=20) has 0 snapshot(s) after 8 step(s)"
     )
@@ -206,27 +206,27 @@ def test_a_training_of_another_length_than_total_steps_says_what_to_do_and_that_
     assert work.pruner.sparsity == pytest.approx(0.3, abs=0.01)
     fresh = trained(uncertainty=pw.PseudoBootstrap(last=10))
     with pytest.warns(UserWarning, match="sigma is over 8 snapshots"):
-        found = pw.iterative(fresh.pruner, LEVELS, lambda one: fresh.steps(8), folder=tmp_path)
+        found = pw.strategies.iterative(fresh.pruner, LEVELS, lambda one: fresh.steps(8), folder=tmp_path)
     assert [one.sparsity for one in found] == list(LEVELS)
 
 
 def test_total_steps_that_fit_are_fine():
     work = trained(uncertainty=pw.PseudoBootstrap(last=5, total_steps=12))
-    assert len(pw.iterative(work.pruner, LEVELS, work.train)) == 3
+    assert len(pw.strategies.iterative(work.pruner, LEVELS, work.train)) == 3
 
 
 def test_a_start_that_cannot_be_pruned_is_not_kept(tmp_path):
     """More training makes up for it, and must not be undone."""
     work = Work(uncertainty=pw.PseudoBootstrap(last=10))
     with pytest.raises(ValueError, match="the pruning to 0.3: .* 0 snapshot"):
-        pw.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
+        pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
     work.steps(12)
-    assert len(pw.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)) == 3
+    assert len(pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)) == 3
 
 
 def test_a_training_without_steps_is_done_again(tmp_path):
     work = trained(uncertainty=pw.PseudoBootstrap(last=10))
     with pytest.raises(ValueError, match="the pruning to 0.6: .* 0 snapshot"):
-        pw.iterative(work.pruner, LEVELS, lambda one: None, folder=tmp_path)
-    assert len(pw.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)) == 3
+        pw.strategies.iterative(work.pruner, LEVELS, lambda one: None, folder=tmp_path)
+    assert len(pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)) == 3
     assert work.trained == list(LEVELS)

@@ -37,7 +37,7 @@ def trained(choice: str, seed: int = 0) -> Work:
 @pytest.mark.parametrize("lr", [None, 0.3])
 def test_a_run_goes_on_exactly(choice, lr, tmp_path):
     whole = trained(choice)
-    pw.iterative(whole.pruner, LEVELS, whole.train, lr=lr)
+    pw.strategies.iterative(whole.pruner, LEVELS, whole.train, lr=lr)
     expected, cuda = whole.state(), torch.cuda.get_rng_state()
     failed = trained(choice)
 
@@ -48,9 +48,9 @@ def test_a_run_goes_on_exactly(choice, lr, tmp_path):
         failed.train(one)
 
     with pytest.raises(KeyboardInterrupt):
-        pw.iterative(failed.pruner, LEVELS, train, lr=lr, folder=tmp_path)
+        pw.strategies.iterative(failed.pruner, LEVELS, train, lr=lr, folder=tmp_path)
     fresh = trained(choice, seed=1)
-    pw.iterative(fresh.pruner, LEVELS, fresh.train, lr=lr, folder=tmp_path)
+    pw.strategies.iterative(fresh.pruner, LEVELS, fresh.train, lr=lr, folder=tmp_path)
     assert fresh.trained == [0.7, 0.8]
     for part, value in fresh.state().items():
         assert same(value, expected[part]), part
@@ -62,7 +62,7 @@ def test_a_run_goes_on_exactly(choice, lr, tmp_path):
 def test_a_search_goes_back_exactly(choice):
     work = trained(choice)
     before = work.state()
-    with pytest.raises(pw.BudgetError):
-        pw.find_sparsity(work.pruner, work.train, lambda: -work.pruner.sparsity, budget=0.1, levels=LEVELS)
+    with pytest.raises(pw.strategies.BudgetError):
+        pw.strategies.find_sparsity(work.pruner, work.train, lambda: -work.pruner.sparsity, budget=0.1, levels=LEVELS)
     for part, value in work.state().items():
         assert same(value, before[part]), part

@@ -38,7 +38,7 @@ class Toy:
 
     def certify(self, seed: int, count: int, **options):
         drawn = torch.randint(len(self.dense), (count,), generator=torch.Generator().manual_seed(seed))
-        return pw.certify_sparsity(
+        return pw.strategies.certify_sparsity(
             self.pruner,
             lambda one: self.trained.append(one.sparsity),
             lambda: self.population()[drawn],
@@ -133,7 +133,7 @@ def test_without_any_that_passes_the_model_is_as_it_was(choice):
     work.steps(12)
     before = work.state()
     with pytest.raises(BudgetError, match=r"not even 0.3 is within error=0.001 at delta=0.05 \(error 0\.\d+ on"):
-        pw.certify_sparsity(work.pruner, work.train, work.losses, error=0.001, levels=(0.3, 0.5))
+        pw.strategies.certify_sparsity(work.pruner, work.train, work.losses, error=0.001, levels=(0.3, 0.5))
     assert work.trained == [0.3]
     assert same(work.state(), before)
 
@@ -149,7 +149,7 @@ def test_the_calibration_data_touch_nothing():
             x = scale * torch.randn(100, 6, generator=torch.Generator().manual_seed(0))
             return work.model(x).sigmoid().mean(1)
 
-        pw.certify_sparsity(work.pruner, work.train, losses, error=0.99, levels=(0.3, 0.5, 0.7))
+        pw.strategies.certify_sparsity(work.pruner, work.train, losses, error=0.99, levels=(0.3, 0.5, 0.7))
         masks.append(work.state())
     assert same(*masks)
 
@@ -174,7 +174,7 @@ def test_bad_input_is_refused_before_any_training(options, message):
     work = Work(criterion="magnitude")
     before = work.state()
     with pytest.raises((ValueError, TypeError), match=message):
-        pw.certify_sparsity(work.pruner, work.train, **{"losses": work.losses, **options})
+        pw.strategies.certify_sparsity(work.pruner, work.train, **{"losses": work.losses, **options})
     assert not work.trained
     assert same(work.state(), before)
 
@@ -183,7 +183,7 @@ def test_losses_of_other_examples_are_refused_and_the_model_is_as_it_was():
     work = Work(criterion="magnitude")
     before = work.state()
     with pytest.raises(ValueError, match="199 losses of the pruned model and 200 of the dense one"):
-        pw.certify_sparsity(
+        pw.strategies.certify_sparsity(
             work.pruner, work.train, lambda: work.losses()[: 200 - len(work.trained)], drop=0.5, levels=(0.3,)
         )
     assert same(work.state(), before)
@@ -210,5 +210,5 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
 
 def test_right_and_wrong_may_be_bool():
     work = Work(criterion="magnitude")
-    found = pw.certify_sparsity(work.pruner, work.train, lambda: work.losses() > 0.9, error=0.5, levels=(0.3,))
+    found = pw.strategies.certify_sparsity(work.pruner, work.train, lambda: work.losses() > 0.9, error=0.5, levels=(0.3,))
     assert 0 <= found.tested[0].loss < 0.5

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 NET = nn.Linear(2, 2)
-CHECKPOINT = pw.Checkpoint(NET, torch.optim.SGD(NET.parameters()))
+CHECKPOINT = pw.strategies.Checkpoint(NET, torch.optim.SGD(NET.parameters()))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ CHECKPOINT = pw.Checkpoint(NET, torch.optim.SGD(NET.parameters()))
 def test_bad_input_is_refused_before_anything_changes(levels, options, message, tmp_path):
     work = trained()
     before = work.state()
-    for run in (pw.rounds, functools.partial(pw.iterative, train=work.train)):
+    for run in (pw.rounds, functools.partial(pw.strategies.iterative, train=work.train)):
         with pytest.raises((ValueError, TypeError), match=message):
             run(work.pruner, levels=levels, folder=tmp_path / "folder", **options)
     assert same(work.state(), before)
@@ -49,7 +49,7 @@ def test_bad_input_is_refused_before_anything_changes(levels, options, message, 
 def test_levels_that_the_pattern_cannot_reach_are_refused_at_once():
     work = trained(criterion="magnitude", targets="3.weight", pattern=pw.KeepNOfM(2, 4))
     with pytest.raises(ValueError, match=r"\(0.25, 0.5, 0.75\) go beyond 0.5, where KeepNOfM"):
-        pw.iterative(work.pruner, (0.25, 0.5, 0.75), work.train)
+        pw.strategies.iterative(work.pruner, (0.25, 0.5, 0.75), work.train)
     assert not work.trained
 
 
@@ -58,7 +58,7 @@ def test_a_level_below_what_is_pruned_is_refused():
     work.pruner.prune(0.5)
     before = work.state()
     with pytest.raises(ValueError, match="would bring weights of '0.weight' back"):
-        pw.iterative(work.pruner, LEVELS, work.train)
+        pw.strategies.iterative(work.pruner, LEVELS, work.train)
     assert same(work.state(), before)
 
 
@@ -71,9 +71,9 @@ def test_options_need_something_to_work_on():
 
 
 STRATEGIES = {
-    "iterative": lambda work, train: pw.iterative(work.pruner, LEVELS, train),
-    "find": lambda work, train: pw.find_sparsity(work.pruner, train, work.accuracy, budget=9),
-    "certify": lambda work, train: pw.certify_sparsity(work.pruner, train, work.losses, error=0.9),
+    "iterative": lambda work, train: pw.strategies.iterative(work.pruner, LEVELS, train),
+    "find": lambda work, train: pw.strategies.find_sparsity(work.pruner, train, work.accuracy, budget=9),
+    "certify": lambda work, train: pw.strategies.certify_sparsity(work.pruner, train, work.losses, error=0.9),
 }
 
 

@@ -21,7 +21,7 @@ def test_it_is_the_loop_one_would_write(choice):
         reports.append(by_hand.pruner.prune(level))
         last = by_hand.steps(12)
     torch.manual_seed(7)
-    found = pw.iterative(called.pruner, LEVELS, called.train)
+    found = pw.strategies.iterative(called.pruner, LEVELS, called.train)
     torch.manual_seed(7)
     for one in pw.rounds(looped.pruner, LEVELS):
         looped.train(one)
@@ -92,7 +92,7 @@ def test_sigma_and_spread_are_of_the_survivors(choice, sigma):
             assert one.sparsity == level
 
 
-@pytest.mark.parametrize("estimator", [pw.FisherDiagonal(), pw.InverseFisher(inverse="damped")])
+@pytest.mark.parametrize("estimator", [pw.uncertainty.FisherDiagonal(), pw.uncertainty.InverseFisher(inverse="damped")])
 def test_an_offline_estimate_is_made_anew_of_the_survivors(estimator):
     work = trained(criterion=pw.MagnitudeUncertainty())
     x = torch.randn(64, 6)
@@ -115,14 +115,14 @@ def test_an_offline_estimate_is_made_anew_of_the_survivors(estimator):
         assert "a dict of 4 tensors" in str(one.report)
         work.steps(6)
 
-    pw.iterative(work.pruner, LEVELS, train, estimate=estimate)
+    pw.strategies.iterative(work.pruner, LEVELS, train, estimate=estimate)
     assert len(sigmas) == 3
     assert work.pruner.uncertainty is given
 
 
 def test_levels_may_come_from_an_iterator():
     work = trained(criterion="magnitude")
-    assert len(pw.iterative(work.pruner, (level for level in LEVELS), work.train)) == 3
+    assert len(pw.strategies.iterative(work.pruner, (level for level in LEVELS), work.train)) == 3
 
 
 # ---- results --------------------------------------------------------------------------------------------------
@@ -131,8 +131,8 @@ def test_levels_may_come_from_an_iterator():
 @pytest.mark.parametrize("result", [0.5, np.float64(0.5), torch.tensor(0.5, requires_grad=True), np.float32(0.5)])
 def test_a_result_is_a_number_that_the_folder_keeps(result, tmp_path):
     work = trained(criterion="magnitude")
-    first = pw.iterative(work.pruner, LEVELS, lambda one: result, folder=tmp_path)
-    again = pw.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
+    first = pw.strategies.iterative(work.pruner, LEVELS, lambda one: result, folder=tmp_path)
+    again = pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
     assert first == again
     assert [type(one.result) for one in again] == [float] * 3
     assert str(first[1].report) == str(again[1].report)
@@ -141,4 +141,4 @@ def test_a_result_is_a_number_that_the_folder_keeps(result, tmp_path):
 def test_any_other_result_is_an_error():
     work = trained(criterion="magnitude")
     with pytest.raises(TypeError, match="the training at 0.3 gave dict, and should give a number"):
-        pw.iterative(work.pruner, LEVELS, lambda one: {"loss": 1.0})
+        pw.strategies.iterative(work.pruner, LEVELS, lambda one: {"loss": 1.0})

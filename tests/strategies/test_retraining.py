@@ -32,9 +32,9 @@ def test_the_share_of_the_learning_rate_does_not_compound(schedule):
             if scheduler is not None:
                 scheduler.step()
 
-    pw.iterative(work.pruner, LEVELS, train, lr=0.1)
+    pw.strategies.iterative(work.pruner, LEVELS, train, lr=0.1)
     assert begun == [pytest.approx([0.02, 0.01])] * 3
-    pw.iterative(work.pruner, (0.9,), train, lr=1.0)
+    pw.strategies.iterative(work.pruner, (0.9,), train, lr=1.0)
     assert begun[-1] == pytest.approx([0.02, 0.01])
 
 
@@ -47,7 +47,7 @@ def test_the_share_is_of_the_rate_before_a_scheduler_changed_it(scheduler):
         work.steps(1)
         decay.step()
     assert work.optimizer.param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
-    pw.iterative(work.pruner, LEVELS, lambda one: begun.append(work.optimizer.param_groups[0]["lr"]), lr=0.1)
+    pw.strategies.iterative(work.pruner, LEVELS, lambda one: begun.append(work.optimizer.param_groups[0]["lr"]), lr=0.1)
     assert begun == [pytest.approx(0.01)] * 3
 
 
@@ -55,7 +55,7 @@ def test_a_share_of_nothing_is_refused():
     work = trained(criterion="magnitude")
     work.optimizer.param_groups[0]["lr"] = 0.0
     with pytest.raises(ValueError, match="lr=0.1 is a share of the optimizer's learning rate, and that is 0"):
-        pw.iterative(work.pruner, LEVELS, work.train, lr=0.1)
+        pw.strategies.iterative(work.pruner, LEVELS, work.train, lr=0.1)
     assert not work.trained
     assert not work.pruner.sparsity
 
@@ -63,7 +63,7 @@ def test_a_share_of_nothing_is_refused():
 def test_a_group_that_does_not_learn_stays_so():
     work, begun = trained(criterion="magnitude", optimizer=two_groups), []
     work.optimizer.param_groups[1]["lr"] = 0.0
-    pw.iterative(work.pruner, (0.5,), lambda one: begun.extend(g["lr"] for g in work.optimizer.param_groups), lr=0.1)
+    pw.strategies.iterative(work.pruner, (0.5,), lambda one: begun.extend(g["lr"] for g in work.optimizer.param_groups), lr=0.1)
     assert begun == [pytest.approx(0.02), 0]
 
 
@@ -77,8 +77,8 @@ def test_the_learning_rate_goes_on_from_the_folder(tmp_path):
         work.optimizer.param_groups[0]["lr"] = 123.0
 
     with pytest.raises(KeyboardInterrupt):
-        pw.iterative(work.pruner, LEVELS, train, lr=0.1, folder=tmp_path)
-    pw.iterative(work.pruner, LEVELS, train, lr=0.1, folder=tmp_path)
+        pw.strategies.iterative(work.pruner, LEVELS, train, lr=0.1, folder=tmp_path)
+    pw.strategies.iterative(work.pruner, LEVELS, train, lr=0.1, folder=tmp_path)
     assert begun == [pytest.approx(0.01)] * 4
 
 
@@ -92,8 +92,8 @@ def test_dropout_follows_the_formula():
         assert work.model[2].p == pytest.approx(0.2 * math.sqrt(row.kept / 48))
         rates.append(work.model[2].p)
 
-    pw.iterative(work.pruner, (0.3, 0.6), train, dropout=True)
-    pw.iterative(work.pruner, (0.8,), train, dropout=True)  # goes on, and does not compound
+    pw.strategies.iterative(work.pruner, (0.3, 0.6), train, dropout=True)
+    pw.strategies.iterative(work.pruner, (0.8,), train, dropout=True)  # goes on, and does not compound
     assert 0.2 > rates[0] > rates[1] > rates[2]
 
 
@@ -106,8 +106,8 @@ def test_dropout_goes_on_from_the_folder_in_the_same_process(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pw.iterative(work.pruner, (0.25, 0.5, 0.75), train, dropout=True, folder=tmp_path)
-    pw.iterative(work.pruner, (0.25, 0.5, 0.75), train, dropout=True, folder=tmp_path)
+        pw.strategies.iterative(work.pruner, (0.25, 0.5, 0.75), train, dropout=True, folder=tmp_path)
+    pw.strategies.iterative(work.pruner, (0.25, 0.5, 0.75), train, dropout=True, folder=tmp_path)
     assert [(level, pytest.approx(0.2 * math.sqrt(1 - level))) for level in (0.25, 0.5, 0.5, 0.75)] == rates
 
 
@@ -119,8 +119,8 @@ def test_dropout_of_a_model_that_was_pruned_before_goes_on_from_the_folder(tmp_p
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pw.iterative(work.pruner, (0.75,), train, dropout=True, folder=tmp_path)
-    pw.iterative(fresh.pruner, (0.75,), fresh.train, dropout=True, folder=tmp_path)
+        pw.strategies.iterative(work.pruner, (0.75,), train, dropout=True, folder=tmp_path)
+    pw.strategies.iterative(fresh.pruner, (0.75,), fresh.train, dropout=True, folder=tmp_path)
     assert fresh.model[2].p == work.model[2].p == pytest.approx(0.2 * math.sqrt(0.25))
 
 
@@ -145,9 +145,9 @@ def test_dropout_may_be_told_its_layer():
 
 def test_a_rate_that_was_set_since_is_the_rate_for_all_weights():
     work = trained(criterion="magnitude")
-    pw.iterative(work.pruner, (0.5,), work.train, dropout=True)
+    pw.strategies.iterative(work.pruner, (0.5,), work.train, dropout=True)
     work.model[2].p = 0.4
-    pw.iterative(work.pruner, (0.75,), work.train, dropout=True)
+    pw.strategies.iterative(work.pruner, (0.75,), work.train, dropout=True)
     assert work.model[2].p == pytest.approx(0.4 * math.sqrt(0.25))
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_rewound_weights_are_those_of_the_checkpoint_where_they_are_alive():
     work = Work(optimizer=adam)
     work.steps(5)
-    early, weights = pw.Checkpoint(work.model, work.optimizer), copied(work.model.state_dict())
+    early, weights = pw.strategies.Checkpoint(work.model, work.optimizer), copied(work.model.state_dict())
     moments = copied(work.optimizer.state_dict())
     work.steps(20)
     work.optimizer.param_groups[0]["lr"] = 0.5
@@ -34,7 +34,7 @@ def test_rewound_weights_are_those_of_the_checkpoint_where_they_are_alive():
         work.steps(12)
         seen.append(masks)
 
-    pw.iterative(work.pruner, LEVELS, train, rewind=early.weights_)
+    pw.strategies.iterative(work.pruner, LEVELS, train, rewind=early.weights_)
     assert [round(float(1 - m["0.weight"].float().mean()), 1) for m in seen] == [0.3, 0.6, 0.8]
 
 
@@ -54,7 +54,7 @@ def decayed(work, begun):
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)])
 def test_a_rewound_learning_rate_starts_every_round_alike(lr):
     work = trained(uncertainty=pw.SecondMoment(), optimizer=lambda params: torch.optim.SGD(params, lr=lr, foreach=True))
-    early, begun, weights = pw.Checkpoint(work.model, work.optimizer), [], []
+    early, begun, weights = pw.strategies.Checkpoint(work.model, work.optimizer), [], []
     decayed(work, [])(None)
     held = work.optimizer.param_groups[0]["lr"]
     assert held < 1e-6
@@ -64,7 +64,7 @@ def test_a_rewound_learning_rate_starts_every_round_alike(lr):
         weights.append(copied(work.model.state_dict()))
         train(one)
 
-    pw.iterative(work.pruner, LEVELS, watched, rewind=early.lr_)
+    pw.strategies.iterative(work.pruner, LEVELS, watched, rewind=early.lr_)
     assert begun == [pytest.approx(0.1)] * 3
     assert not torch.equal(weights[0]["0.weight"][0], weights[1]["0.weight"][0]), "the weights go on"
     if isinstance(held, torch.Tensor):
@@ -73,7 +73,7 @@ def test_a_rewound_learning_rate_starts_every_round_alike(lr):
 
 def test_a_rewound_learning_rate_is_also_what_the_next_scheduler_begins_with():
     work, begun = trained(criterion="magnitude"), []
-    early = pw.Checkpoint(work.model, work.optimizer)
+    early = pw.strategies.Checkpoint(work.model, work.optimizer)
     work.optimizer.param_groups[0]["lr"] = 7.0
     LambdaLR(work.optimizer, lambda step: 1.0)  # leaves its initial_lr behind, and LambdaLR goes by that
 
@@ -81,12 +81,12 @@ def test_a_rewound_learning_rate_is_also_what_the_next_scheduler_begins_with():
         LambdaLR(work.optimizer, lambda step: 1.0)
         begun.append(work.optimizer.param_groups[0]["lr"])
 
-    pw.iterative(work.pruner, LEVELS, train, rewind=early.lr_)
+    pw.strategies.iterative(work.pruner, LEVELS, train, rewind=early.lr_)
     assert begun == [0.1] * 3
 
 
 def test_without_rewinding_a_decay_lasts():
     """Guards the test above."""
     work, begun = trained(criterion="magnitude"), []
-    pw.iterative(work.pruner, LEVELS, decayed(work, begun))
+    pw.strategies.iterative(work.pruner, LEVELS, decayed(work, begun))
     assert begun[1:] == [pytest.approx(0, abs=1e-6)] * 2

@@ -41,7 +41,7 @@ def judge(work, values):
 def test_the_highest_that_fits_is_chosen_though_a_lower_one_does_not():
     work = trained(**WINDOW)
     evaluate = judge(work, {0.0: 0.9, 0.3: 0.7, 0.5: 0.86, 0.8: 0.2})
-    found = pw.find_sparsity(work.pruner, work.train, evaluate, budget=0.05, levels=LEVELS)
+    found = pw.strategies.find_sparsity(work.pruner, work.train, evaluate, budget=0.05, levels=LEVELS)
     assert work.trained == list(LEVELS)
     assert found.dense == 0.9
     assert [(c.sparsity, c.value, c.fits) for c in found.candidates] == [
@@ -75,7 +75,7 @@ def test_every_candidate_is_what_pruning_to_it_alone_gives(choice, memory, chose
         return {0.0: 1.0, chosen: 1.0}.get(round(work.pruner.sparsity, 1), 0.0)
 
     folder = None if memory else tmp_path
-    pw.find_sparsity(work.pruner, work.train, evaluate, budget=0, levels=LEVELS, folder=folder)
+    pw.strategies.find_sparsity(work.pruner, work.train, evaluate, budget=0, levels=LEVELS, folder=folder)
     assert work.trained == list(LEVELS)
     assert same(work.state(), expected)
 
@@ -87,7 +87,7 @@ def test_the_model_is_left_at_the_candidate_that_was_evaluated(tmp_path):
         seen[round(work.pruner.sparsity, 1)] = work.state()
         return {0.0: 1.0, 0.3: 1.0, 0.5: 1.0, 0.8: 0.0}[round(work.pruner.sparsity, 1)]
 
-    pw.find_sparsity(work.pruner, work.train, evaluate, budget=0, levels=LEVELS, folder=tmp_path)
+    pw.strategies.find_sparsity(work.pruner, work.train, evaluate, budget=0, levels=LEVELS, folder=tmp_path)
     assert same(work.state(), seen[0.5])
     assert sorted(os.listdir(tmp_path)) == ["level-0.3.pt", "level-0.5.pt", "level-0.8.pt", "plan.json", "start.pt"]
     for level in LEVELS:
@@ -104,7 +104,7 @@ def test_offline_sigmas_are_estimated_for_every_candidate():
         calls.append(work.pruner.sparsity)
         return {name: torch.rand_like(p) for name, p in work.model.named_parameters()}
 
-    pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, estimate=estimate)
+    pw.strategies.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, estimate=estimate)
     assert calls == [0.0, 0.0, 0.0]
     assert work.pruner.uncertainty is given
 
@@ -133,7 +133,7 @@ def test_on_any_error_the_model_is_as_it_was(fails, choice):
 
     kind = {"budget": BudgetError, "interrupt": KeyboardInterrupt}.get(fails, ZeroDivisionError)
     with pytest.raises(kind) as error:
-        pw.find_sparsity(
+        pw.strategies.find_sparsity(
             work.pruner,
             train,
             evaluate,
@@ -149,7 +149,7 @@ def test_on_any_error_the_model_is_as_it_was(fails, choice):
 def test_going_on_trains_only_what_is_missing(tmp_path):
     work, whole = trained(**WINDOW), trained(**WINDOW)
     torch.manual_seed(4)
-    expected = pw.find_sparsity(whole.pruner, whole.train, whole.accuracy, budget=0.05, levels=LEVELS)
+    expected = pw.strategies.find_sparsity(whole.pruner, whole.train, whole.accuracy, budget=0.05, levels=LEVELS)
 
     def train(one):
         if one.index == 3 and len(work.trained) == 2:
@@ -158,10 +158,10 @@ def test_going_on_trains_only_what_is_missing(tmp_path):
 
     torch.manual_seed(4)
     with pytest.raises(KeyboardInterrupt):
-        pw.find_sparsity(work.pruner, train, work.accuracy, budget=0.05, levels=LEVELS, folder=tmp_path)
+        pw.strategies.find_sparsity(work.pruner, train, work.accuracy, budget=0.05, levels=LEVELS, folder=tmp_path)
     work.steps(3)  # whatever the model is by then
     work.trained.append(0)
-    found = pw.find_sparsity(work.pruner, train, work.accuracy, budget=0.05, levels=LEVELS, folder=tmp_path)
+    found = pw.strategies.find_sparsity(work.pruner, train, work.accuracy, budget=0.05, levels=LEVELS, folder=tmp_path)
     assert work.trained == [0.3, 0.5, 0, 0.8]
     assert found == expected
     assert same(work.state(), whole.state())
@@ -171,7 +171,7 @@ def test_another_budget_may_be_asked_of_the_same_candidates(tmp_path):
     work = trained(**WINDOW)
     evaluate = judge(work, {0.0: 0.9, 0.3: 0.9, 0.5: 0.86, 0.8: 0.2})
     for budget, best in ((0.0, 0.3), (0.05, 0.5), (1.0, 0.8)):
-        found = pw.find_sparsity(work.pruner, work.train, evaluate, budget=budget, levels=LEVELS, folder=tmp_path)
+        found = pw.strategies.find_sparsity(work.pruner, work.train, evaluate, budget=budget, levels=LEVELS, folder=tmp_path)
         assert found.best.sparsity == best
         assert work.pruner.sparsity == pytest.approx(best, abs=0.01)
     assert work.trained == list(LEVELS)
@@ -190,14 +190,14 @@ def test_another_budget_may_be_asked_of_the_same_candidates(tmp_path):
 def test_a_budget_that_is_met_exactly_is_met(dense, value, budget):
     work = trained(**WINDOW)
     evaluate = judge(work, {0.0: dense, 0.3: value, 0.5: value - 2e-6 * abs(dense)})
-    found = pw.find_sparsity(work.pruner, work.train, evaluate, budget=budget, levels=(0.3, 0.5))
+    found = pw.strategies.find_sparsity(work.pruner, work.train, evaluate, budget=budget, levels=(0.3, 0.5))
     assert [c.fits for c in found.candidates] == [True, False]
 
 
 def test_what_is_lost_without_end_does_not_fit():
     work = trained(**WINDOW)
     evaluate = judge(work, {0.0: 0.9, 0.3: 0.9, 0.5: float("-inf")})
-    assert pw.find_sparsity(work.pruner, work.train, evaluate, budget=1, levels=(0.3, 0.5)).best.sparsity == 0.3
+    assert pw.strategies.find_sparsity(work.pruner, work.train, evaluate, budget=1, levels=(0.3, 0.5)).best.sparsity == 0.3
 
 
 @pytest.mark.parametrize("memory", [True, False])
@@ -208,7 +208,7 @@ def test_every_candidate_can_be_restored(memory, tmp_path):
         seen[round(work.pruner.sparsity, 1)] = work.state()
         return 1.0
 
-    search = pw.find_sparsity(
+    search = pw.strategies.find_sparsity(
         work.pruner, work.train, evaluate, budget=0, levels=LEVELS, folder=None if memory else tmp_path
     )
     for level in (0.5, np.float32(0.5).item(), 0.3, 0.8, None):
@@ -223,7 +223,7 @@ def test_every_candidate_can_be_restored(memory, tmp_path):
 
 def test_a_search_is_plain_data_apart_from_its_candidates():
     work = trained(**WINDOW)
-    search = pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS)
+    search = pw.strategies.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS)
     again = pickle.loads(pickle.dumps(search))
     assert again == search == copy.deepcopy(search)
     assert json.loads(json.dumps(dataclasses.asdict(search)))["best"]["sparsity"] == 0.8
@@ -235,15 +235,15 @@ def test_a_start_that_cannot_be_pruned_is_not_kept(tmp_path):
     """More training makes up for it, and must not be undone."""
     work = Work(**WINDOW)
     with pytest.raises(ValueError, match="0 snapshot\\(s\\) after 0 step\\(s\\)"):
-        pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
+        pw.strategies.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
     work.steps(12)
-    assert pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
+    assert pw.strategies.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
 
 
 def test_levels_that_are_close_are_two(tmp_path):
     work = trained(**WINDOW)
     levels = (0.5, 0.5000001)
-    pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=levels, folder=tmp_path)
+    pw.strategies.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=levels, folder=tmp_path)
     assert work.trained == list(levels)
 
 
@@ -266,7 +266,7 @@ def test_bad_input_is_refused_before_any_training(options, message):
     work = trained(**WINDOW)
     before = work.state()
     with pytest.raises((ValueError, TypeError), match=message):
-        pw.find_sparsity(work.pruner, work.train, **{"evaluate": work.accuracy, "budget": 1, **options})
+        pw.strategies.find_sparsity(work.pruner, work.train, **{"evaluate": work.accuracy, "budget": 1, **options})
     assert not work.trained
     assert same(work.state(), before)
 
@@ -274,13 +274,13 @@ def test_bad_input_is_refused_before_any_training(options, message):
 def test_a_candidate_that_diverged_does_not_fit():
     work = trained(**WINDOW)
     evaluate = judge(work, {0.0: 0.9, 0.3: 0.9, 0.5: float("nan"), 0.8: float("nan")})
-    assert pw.find_sparsity(work.pruner, work.train, evaluate, budget=1, levels=LEVELS).best.sparsity == 0.3
+    assert pw.strategies.find_sparsity(work.pruner, work.train, evaluate, budget=1, levels=LEVELS).best.sparsity == 0.3
 
 
 def test_a_broken_candidate_is_named(tmp_path):
     work = trained(**WINDOW)
-    pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
+    pw.strategies.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
     file = tmp_path / "level-0.5.pt"
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(ValueError, match="level-0.5.pt' holds no state"):
-        pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
+        pw.strategies.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)

@@ -63,6 +63,6 @@ def test_inputs_by_keyword_are_read():
             return self.layer(input=x)
 
     model, x = ByKeyword(), torch.randn(20, 3)
-    sigma = pw.LayerLeastSquares().estimate(model, [(x,)])["layer.weight"]
-    other = pw.LayerLeastSquares().estimate(model.layer, [(x,)])["weight"]
+    sigma = pw.uncertainty.LayerLeastSquares().estimate(model, [(x,)])["layer.weight"]
+    other = pw.uncertainty.LayerLeastSquares().estimate(model.layer, [(x,)])["weight"]
     assert torch.equal(sigma, other)

@@ -25,6 +25,18 @@ def tau(weight: Tensor, sigma: Tensor, lam: float) -> Tensor:
     return scores.masked_fill_(weight == 0, 0.0) if lam == 0 else scores
 
 
+def dead_first(scores: Tensor, weight: Tensor, dead: Tensor) -> Tensor:
+    """The scores, with dead weights below all others and ordered by |w| among themselves.
+
+    Non-negative floats are ordered as their bits are, so |w| mirrored at the largest float is exact: no two different
+    weights become a tie.
+    """
+    magnitude = weight.abs().to(scores.dtype).contiguous()
+    ints = {torch.float32: torch.int32, torch.float64: torch.int64}[magnitude.dtype]
+    largest = torch.tensor(torch.finfo(magnitude.dtype).max, dtype=magnitude.dtype).view(ints).to(magnitude.device)
+    return torch.where(dead, largest.sub(magnitude.view(ints)).view(magnitude.dtype).neg(), scores)
+
+
 @criterion("magnitude")
 @dataclass(frozen=True)
 class Magnitude(Criterion):
@@ -60,9 +72,14 @@ class MagnitudeUncertainty(Criterion):
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by tau."""
+        if stats.sigma is None:
+            raise ValueError(
+                f"{stats.name!r} has no uncertainty, and this criterion needs one: "
+                "give the Pruner an uncertainty, such as SecondMoment(), or use criterion=Magnitude()"
+            )
         spread = 1.0 if self.relative_to is None or self.lam == 0 else stats.spread(self.relative_to)
-        scores = tau(stats.weight, stats.require_sigma(), self.lam * spread)
-        return scores if self.dead == "formula" else stats.dead_first(scores)
+        scores = tau(stats.weight, stats.sigma, self.lam * spread)
+        return scores if self.dead == "formula" or stats.dead is None else dead_first(scores, stats.weight, stats.dead)
 
 
 @criterion("wald")

@@ -27,7 +27,8 @@ class Element(Pattern):
 
     def __call__(self, ranked: Ranked, keep: Count) -> Tensor:
         """Keep the `keep` highest scores."""
-        return smallest(ranked, _rest(ranked.score, keep)).logical_not_()
+        gone = _rest(ranked.score, keep) if isinstance(keep, Tensor) else ranked.score.numel() - keep
+        return smallest(ranked, gone).logical_not_()
 
 
 @pattern("n-of-m")

@@ -6,9 +6,9 @@ which there are many, are taken a chunk at a time, and sorted where that does no
 """
 
 import math
+from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -17,8 +17,7 @@ from torch import Tensor
 from prunewald.util.tensors import pieces
 
 _DIGIT = 16
-_FEW = 1 << 12  # below this, counting 2^16 digits costs more than it saves
-_KEPT = 1 << 22  # scores of so many weights are kept from pass to pass
+FEW = 1 << 12  # below this, counting 2^16 digits costs more than it saves
 _STEP = 1 << 10  # one of so many is kept in a sketch
 _SORTED = 1 << 22  # so many weights are sorted at once
 _INTS = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -36,40 +35,65 @@ class Ranked(NamedTuple):
     weight: Tensor
     dead: Tensor | None = None
 
+    def by_magnitude(self, alive: Tensor | None) -> "Ranked":
+        """The same weights in the order of |w|; `alive` where some are pruned."""
+        size = self.weight.abs()
+        return Ranked(size if alive is None else zeros_last(size, self.weight, alive), self.weight)
+
 
 class Scores(Mapping[str, Ranked]):
-    """The tensors of one pruning by name: their shapes, their weights, and their scores, computed when asked for.
+    """The tensors of one pruning by name: shapes, weights, and what orders them, which is computed when asked for."""
 
-    The scores of a small model are kept from one use to the next; those of a large one are never all in memory.
-    """
-
-    def __init__(
-        self,
-        shapes: Mapping[str, Sequence[int]],
-        rank: Callable[[str], Ranked],
-        weight: Callable[[str], Tensor] | None = None,
-    ) -> None:
+    def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
-        self._rank = cache(rank) if sum(self.sizes.values()) <= _KEPT else rank
-        self._weight = weight
+
+    @abstractmethod
+    def __getitem__(self, name: str) -> Ranked:
+        """The scores of one tensor."""
+
+    @abstractmethod
+    def weight(self, name: str) -> Tensor:
+        """The weights of one tensor, without scoring them."""
 
     def only(self, name: str) -> "Scores":
         """One of the tensors by itself."""
-        return Scores({name: self.shapes[name]}, self._rank, self._weight)
-
-    def weight(self, name: str) -> Tensor:
-        """The weights of one tensor, without scoring them."""
-        return self[name].weight if self._weight is None else self._weight(name)
-
-    def __getitem__(self, name: str) -> Ranked:
-        return self._rank(name)
+        return _Only(self, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
 
     def __len__(self) -> int:
         return len(self.shapes)
+
+
+class KnownScores(Scores):
+    """Scores that are there already."""
+
+    def __init__(self, ranked: Mapping[str, Ranked]) -> None:
+        super().__init__({name: one.score.shape for name, one in ranked.items()})
+        self._ranked = ranked
+
+    def __getitem__(self, name: str) -> Ranked:
+        return self._ranked[name]
+
+    def weight(self, name: str) -> Tensor:
+        """The weights that break ties."""
+        return self._ranked[name].weight
+
+
+class _Only(Scores):
+    """One tensor of several."""
+
+    def __init__(self, scores: Scores, name: str) -> None:
+        super().__init__({name: scores.shapes[name]})
+        self._scores = scores
+
+    def __getitem__(self, name: str) -> Ranked:
+        return self._scores[name]
+
+    def weight(self, name: str) -> Tensor:
+        return self._scores.weight(name)
 
 
 class Cut(NamedTuple):
@@ -86,6 +110,16 @@ class Ties(NamedTuple):
     first: int
 
 
+def zeros_last(score: Tensor, weight: Tensor, alive: Tensor | None) -> Tensor:
+    """What is pruned already ranks below everything, then what is zero anyway: a sparsity is a share of zeros."""
+    lowest = torch.finfo(score.dtype).min
+    zero = weight == 0
+    if alive is None and (not zero.any() or bool(score[zero].max() <= score.min())):
+        return score  # zeros rank last as it is: no copy is needed
+    score = score.clamp(min=lowest).masked_fill_(zero, lowest)
+    return score if alive is None else score.masked_fill(~alive, -torch.inf)
+
+
 def smallest(ranked: Ranked, count: Count) -> Tensor:
     """True for the `count` first in the order; with a count a row, for the first of each row."""
     if isinstance(count, Tensor):
@@ -94,7 +128,7 @@ def smallest(ranked: Ranked, count: Count) -> Tensor:
         return torch.zeros(ranked.score.shape, dtype=torch.bool, device=ranked.score.device)
     if count >= ranked.score.numel():
         return torch.ones(ranked.score.shape, dtype=torch.bool, device=ranked.score.device)
-    if ranked.score.numel() <= _FEW:
+    if ranked.score.numel() <= FEW:
         flat = Ranked(ranked.score.reshape(-1), ranked.weight.reshape(-1))
         chosen = torch.zeros(flat.score.shape, dtype=torch.bool, device=flat.score.device)
         chosen[in_order(flat)[:count]] = True
@@ -209,8 +243,7 @@ def counts_below_sorted(sketches: Mapping[str, Sketch], values: Callable[[str], 
         start, stop = int(torch.searchsorted(score, ends[0])), int(torch.searchsorted(score, ends[1], right=True))
         sure[name] = start
         doubtful[name] = Ranked(score[start:stop].clone(), weight[start:stop].clone())
-    scores = Scores({name: ranked.score.shape for name, ranked in doubtful.items()}, doubtful.__getitem__)
-    more = counts_below(scores, count - sum(sure.values()))
+    more = counts_below(KnownScores(doubtful), count - sum(sure.values()))
     return {name: sure[name] + more[name] for name in sketches}
 
 
@@ -241,14 +274,6 @@ def below(cut: Cut, ranked: Ranked, taken: int) -> tuple[Tensor, int]:
     return chosen, taken
 
 
-def lower_median(values: Tensor) -> float:
-    """The median; of an even number of values, the lower of the two in the middle."""
-    k = (values.numel() + 1) // 2
-    if values.numel() <= _FEW:
-        return float(values.reshape(-1).kthvalue(k).values)
-    return float(kth_smallest(lambda: pieces(values), k)[0])
-
-
 def kth_smallest(values: Callable[[], Iterable[Tensor]], k: int) -> tuple[Tensor, int, int]:
     """The k-th smallest of all values (k from 1), how many of its equals are among these, and how many in all."""
     few = _gather(values())
@@ -263,7 +288,7 @@ def _gather(values: Iterable[Tensor]) -> Tensor | None:
     found: list[Tensor] = []
     for piece in values:
         found.append(piece)
-        if sum(map(len, found)) > _FEW:
+        if sum(map(len, found)) > FEW:
             return None
     return torch.cat([piece.to(found[0].device) for piece in found])
 

@@ -10,39 +10,34 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from prunewald.util.tensors import accumulator, below_zero, pieces
+from prunewald.core.ranking import FEW, kth_smallest
+from prunewald.util.tensors import pieces
 
 Group: TypeAlias = Literal["layer", "model", "slice"]
+_PIECE = 1 << 20  # weights whose deviations are taken at once
 
 
 class NotYet(ValueError):
     """Nothing can be told of the weights now, but training on may help."""
 
 
+@dataclass(eq=False)
 class Weight:
     """A whole parameter that holds targets, as an estimator sees it during one pruning.
 
-    What an estimator or a criterion needs of all its weights together is computed once, however often it is asked for:
-    large models are gone through several times.
+    What is needed of all its weights together is computed once, however often a large model is gone through.
     """
 
-    def __init__(self, name: str, param: Tensor, alive: Tensor | None, value: Tensor | None = None) -> None:
-        self.name = name
-        self.param = param
-        self.alive = alive  # True where a weight is not pruned; None: nothing is
-        self.value = param.detach() if value is None else value  # what is scored: the parameter, or an average of it
-        self._known: dict[str, float] = {}
+    name: str
+    param: Tensor
+    alive: Tensor | None  # True where a weight is not pruned; None: nothing is
+    average: Tensor | None = None  # what is tested in the place of the parameter, where standard errors are of that
+    scale: float | None = None  # what an estimator multiplies sigma by, once it has found that
 
     @cached_property
     def spread(self) -> float:
         """The standard deviation of its surviving weights."""
         return spread([(self.param, self.alive)], repr(self.name))
-
-    def once(self, what: str, compute: Callable[[], float]) -> float:
-        """A number that is computed at the first time it is asked for."""
-        if what not in self._known:
-            self._known[what] = compute()
-        return self._known[what]
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ class WeightStats:
     alive: Tensor | None  # None: nothing is pruned yet
     sigma: Tensor | None
     dead: Tensor | None  # True where no gradient arrived; None: unknown
-    spread_of: Callable[[Group], float]
+    spread: Callable[[Group], float]  # the standard deviation of the survivors of a layer, a slice, or all targets
     gradient: Tensor | None = None  # as the last backward pass left it
     statistic: Tensor | None = None  # what the criterion's own `statistic` gathered
 
@@ -75,25 +70,6 @@ class WeightStats:
             )
         return self.statistic
 
-    def require_sigma(self) -> Tensor:
-        """Sigma, or an error that says how to get one."""
-        if self.sigma is None:
-            raise ValueError(
-                f"{self.name!r} has no uncertainty, and this criterion needs one: "
-                "give the Pruner an uncertainty, such as SecondMoment(), or use criterion=Magnitude()"
-            )
-        return self.sigma
-
-    def spread(self, group: Group = "layer") -> float:
-        """The standard deviation of the surviving weights of the layer, of the slice, or of all targets."""
-        return self.spread_of(group)
-
-    def dead_first(self, scores: Tensor) -> Tensor:
-        """The scores, with dead weights below all others and ordered by |w| among themselves."""
-        if self.dead is None:
-            return scores
-        return torch.where(self.dead, below_zero(self.weight.abs().to(scores.dtype)), scores)
-
 
 def spread(tensors: Iterable[tuple[Tensor, Tensor | None]], what: str) -> float:
     """The standard deviation (n - 1) of the surviving entries of tensors together; 0 for the last survivor of many.
@@ -104,10 +80,12 @@ def spread(tensors: Iterable[tuple[Tensor, Tensor | None]], what: str) -> float:
     size, count, mean, m2 = 0, 0, 0.0, 0.0
     for values, alive in tensors:
         size += values.numel()
-        for piece, living in zip(pieces(values), repeat(None) if alive is None else pieces(alive), strict=False):
+        masks = repeat(None) if alive is None else alive.reshape(-1).split(_PIECE)
+        for piece, living in zip(values.detach().reshape(-1).split(_PIECE), masks, strict=False):
             x = piece if living is None else piece[living]
             if n := x.numel():
-                variance, own = map(float, torch.var_mean(x.to(accumulator(x)), correction=0))
+                wide = x if x.dtype == torch.float64 else x.float()
+                variance, own = map(float, torch.var_mean(wide, correction=0))
                 total, delta = count + n, own - mean
                 m2 += n * variance + delta * delta * count * n / total
                 mean += delta * n / total
@@ -118,3 +96,11 @@ def spread(tensors: Iterable[tuple[Tensor, Tensor | None]], what: str) -> float:
             "use relative_to='model', or relative_to=None for an absolute lambda"
         )
     return math.sqrt(m2 / (count - 1)) if count > 1 else 0.0
+
+
+def lower_median(values: Tensor) -> float:
+    """The median; of an even number of values, the lower of the two in the middle."""
+    k = (values.numel() + 1) // 2
+    if values.numel() <= FEW:
+        return float(values.reshape(-1).kthvalue(k).values)
+    return float(kth_smallest(lambda: pieces(values), k)[0])

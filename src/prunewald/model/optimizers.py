@@ -40,28 +40,21 @@ def mean_square_gradient(optimizer: Optimizer | None, param: Tensor) -> Tensor |
     """
     if optimizer is None or not (state := optimizer.state.get(param)):
         return None
-    group = group_of(optimizer, param)
-    assert group is not None
-    steps = _steps(state, group)
+    group = next(group for group in optimizer.param_groups if any(p is param for p in group["params"]))
+    steps = float(state.get("step", group.get("step", 0)))  # some optimizers count them by group
     if not steps:
         return None
     if "exp_avg_sq" in state and "betas" in group:
-        return _unbiased(state["exp_avg_sq"], group["betas"][1], steps)
-    if "square_avg" in state:
-        return _unbiased(state["square_avg"], group["alpha"] if "alpha" in group else group["rho"], steps)
-    if "sum" in state and "initial_accumulator_value" in group:
+        average, decay = state["exp_avg_sq"], group["betas"][1]
+    elif "square_avg" in state:
+        average, decay = state["square_avg"], group["alpha"] if "alpha" in group else group["rho"]
+    elif "sum" in state and "initial_accumulator_value" in group:
         total: Tensor = state["sum"].detach().to(accumulator(param)) - group["initial_accumulator_value"]
         return total.clamp_(min=0).div_(steps)
-    return None
-
-
-def _steps(state: dict[str, Any], group: dict[str, Any]) -> float:
-    """How many steps went into the state; some optimizers count them by group."""
-    return float(state.get("step", group.get("step", 0)))
-
-
-def _unbiased(average: Tensor, decay: float, steps: float) -> Tensor:
-    unbiased: Tensor = average.detach().to(accumulator(average)) / (1 - decay**steps)
+    else:
+        return None
+    wide = torch.float64 if average.dtype == torch.float64 else torch.float32
+    unbiased: Tensor = average.detach().to(wide) / (1 - decay**steps)
     return unbiased
 
 

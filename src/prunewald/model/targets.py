@@ -29,12 +29,11 @@ def find_slices(
     model: nn.Module, targets: Iterable[Target] | Target | None, ignore: Iterable[Target] | Target | None
 ) -> list[Slice]:
     """The slices of a model to prune; an error for a target that matches nothing or slices that overlap."""
-    names = canonical_names(model)
     params = dict(model.named_parameters())
     if lazy := [name for name, param in params.items() if nn.parameter.is_lazy(param)]:
         raise ValueError(f"{lazy[0]!r} has no shape yet: run one batch through the model before attaching")
-    found = _default(model, params) if targets is None else _match_all(model, names, _as_list(targets), "target")
-    dropped = _match_all(model, names, _as_list(ignore), "ignore")
+    found = _default(model, params) if targets is None else _match_all(model, _as_list(targets), "target")
+    dropped = [] if ignore is None else _match_all(model, _as_list(ignore), "ignore")
     whole = {part.param for part in dropped if part.index is None}
     kept = [part for part in found if part.param not in whole]
     for hole in dropped:
@@ -45,9 +44,10 @@ def find_slices(
             f"nothing to prune: targets={targets!r} and ignore={ignore!r} leave no parameter of "
             f"{type(model).__name__}; its parameters are {_some(params)}"
         )
-    for part in kept:
-        _check(part, params[part.param])
-    _check_overlap(kept, params)
+    if targets is not None or ignore is not None:
+        for part in kept:
+            _check(part, params[part.param])
+        _check_overlap(kept, params)
     return kept
 
 
@@ -98,7 +98,7 @@ def _names_type(value: object) -> bool:
     return isinstance(value, str | type | nn.Module | nn.Parameter)
 
 
-def _match_all(model: nn.Module, names: Mapping[str, str], targets: list[Target], role: str) -> list[Slice]:
+def _match_all(model: nn.Module, targets: list[Target], role: str) -> list[Slice]:
     """All parts the targets name, each once, in the order of the model."""
     found: dict[str, Slice] = {}
     for target in targets:
@@ -111,7 +111,7 @@ def _match_all(model: nn.Module, names: Mapping[str, str], targets: list[Target]
         for part in parts:
             name = _free_name(part, found)
             found[name] = replace(part, name=name)
-    order = {name: i for i, name in enumerate(names)}
+    order = {name: i for i, name in enumerate(canonical_names(model))}
     return sorted(found.values(), key=lambda part: order[part.param])
 
 
@@ -220,8 +220,6 @@ def _without(part: Slice, hole: Slice, param: Tensor) -> Slice:
 def _check(part: Slice, param: Tensor) -> None:
     if not param.is_floating_point():
         raise TypeError(f"{part.name!r} is {param.dtype}; only floating tensors can be pruned: ignore it")
-    if part.index is None and param.numel():
-        return
     try:
         empty = part.take(param).numel() == 0
     except (IndexError, TypeError) as error:

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from prunewald.core.base import Pattern
-from prunewald.core.ranking import Count, Ranked
+from prunewald.core.ranking import Ranked
 from prunewald.pruning.plan import Plan
 from prunewald.pruning.report import Report, TensorReport
-from prunewald.pruning.scoring import in_order
 from prunewald.statistics.wald import rank_correlation
 from prunewald.util.registry import brief, name_of
 
@@ -35,11 +33,11 @@ def untouched_row(name: str, keep: Tensor) -> TensorReport:
     return TensorReport(name, tuple(keep.shape), keep.numel(), kept, None, None, torch.nan, 1.0)
 
 
-def scored_row(plan: Plan, name: str, ranked: Ranked, before: Tensor, keep: Tensor, count: Count) -> TensorReport:
-    """The row of a slice of which `keep` stays, which the pattern gave for this count; `before` was alive."""
+def scored_row(
+    plan: Plan, name: str, ranked: Ranked, alive: Tensor | None, keep: Tensor, other: Tensor | None
+) -> TensorReport:
+    """The row of a slice of which `keep` stays, and by magnitude would `other`; `alive` are the weights before."""
     kept, size = int(torch.count_nonzero(keep)), keep.numel()
-    alive = None if bool(before.all()) else before
-    plain = plan.criterion.is_magnitude
     return TensorReport(
         name=name,
         shape=tuple(keep.shape),
@@ -47,8 +45,8 @@ def scored_row(plan: Plan, name: str, ranked: Ranked, before: Tensor, keep: Tens
         kept=kept,
         threshold=_threshold(ranked, keep) if plan.pattern.single and 0 < kept < size else None,
         dead=None if ranked.dead is None else _share(ranked.dead, alive),
-        correlation=1.0 if plain else _correlation(ranked),
-        overlap=1.0 if plain else _overlap(ranked, alive, keep, plan.pattern, count),
+        correlation=1.0 if other is None else _correlation(ranked),
+        overlap=1.0 if other is None else int(torch.count_nonzero(other & keep)) / max(kept, 1),
     )
 
 
@@ -74,9 +72,3 @@ def _correlation(ranked: Ranked) -> float:
     score, weight = ranked.score.reshape(-1)[::step], ranked.weight.reshape(-1)[::step]
     living = score > torch.finfo(score.dtype).min
     return rank_correlation(score[living], weight[living].abs())
-
-
-def _overlap(ranked: Ranked, alive: Tensor | None, keep: Tensor, pattern: Pattern, count: Count) -> float:
-    """The share of the kept weights that magnitude would keep too, at the same count."""
-    same = pattern(Ranked(in_order(ranked.weight.abs(), ranked.weight, alive), ranked.weight), count)
-    return int(torch.count_nonzero(same & keep)) / max(int(torch.count_nonzero(keep)), 1)

@@ -1,10 +1,9 @@
 """What one pruning uses: the caller's choices, what is asked for, and both resolved into one plan."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -18,7 +17,6 @@ from prunewald.util.arguments import real, share
 from prunewald.util.registry import make
 
 Sparsity: TypeAlias = float | Mapping[str, float]
-Owned: TypeAlias = tuple[str, Tensor, Optimizer | None]  # a parameter by name, and the optimizer that steps it
 
 # What is taken where the caller names nothing.
 _TAU, _MAGNITUDE, _WALD, _SECOND_MOMENT = MagnitudeUncertainty(), Magnitude(), Wald(), SecondMoment()
@@ -58,13 +56,13 @@ class Choices:
             return 1
         return self.uncertainty.least
 
-    def check(self, shapes: Mapping[str, torch.Size]) -> None:
+    def check(self, slices: Sequence[Slice], params: Mapping[str, Tensor]) -> None:
         """Refuse, before any training, a pattern that does not fit a target and a schedule that cannot be kept."""
-        for name, shape in shapes.items():
+        for part in () if self.pattern.single else slices:
             try:
-                self.pattern.check(shape)
+                self.pattern.check(part.take(params[part.param]).shape)
             except ValueError as error:
-                raise ValueError(f"{name!r}: {error}") from error
+                raise ValueError(f"{part.name!r}: {error}") from error
         if self.schedule is not None:
             self._check_schedule(self.schedule)
 
@@ -105,11 +103,6 @@ class Request:
     fdr: float | None = None
     rising: bool = False  # whether a sparsity below the present one changes nothing, rather than being an error
 
-    @property
-    def tests(self) -> bool:
-        """Whether weights are chosen by a Wald test."""
-        return self.alpha is not None or self.fdr is not None
-
     def checked(self, pattern: Pattern) -> "Request":
         """The same in range, and fit for the pattern; a pattern that fixes its own sparsity needs none."""
         asked = {"sparsity": self.sparsity, "threshold": self.threshold, "alpha": self.alpha, "fdr": self.fdr}
@@ -147,32 +140,43 @@ class Plan:
     uncertainty: Online | None  # None: the criterion needs no sigma
     scope: Allocation
     pattern: Pattern
+    tests: bool  # whether weights are chosen by a Wald test
     notes: tuple[str, ...]
 
 
 def resolve(
-    choices: Choices, request: Request, model: nn.Module, slices: Sequence[Slice], owned: Iterable[Owned]
+    choices: Choices,
+    request: Request,
+    model: nn.Module,
+    slices: Sequence[Slice],
+    params: Mapping[str, Tensor],
+    optimizers: Mapping[str, Optimizer],
 ) -> Plan:
-    """The plan of one pruning. This is the one place where defaults are found, and each is noted."""
+    """The plan of one pruning, from what was chosen and what is asked for; `optimizers` are by parameter.
+
+    This is the one place where defaults are found, and each is noted.
+    """
+    request = request.checked(choices.pattern)
     criterion, sigma, notes = choices.criterion, choices.uncertainty, []
-    if request.tests:
+    tests = request.alpha is not None or request.fdr is not None
+    if tests:
         criterion = _WALD
     elif criterion is None and sigma is not None:
         criterion = _TAU
-    elif criterion is None and (missing := _without_second_moment(owned)):
+    elif criterion is None and (missing := _without_second_moment(params, optimizers)):
         criterion = _MAGNITUDE
         notes.append(f"criterion: magnitude, since {missing} (uncertainty=PseudoBootstrap() would give sigma)")
     elif criterion is None:
         criterion = _TAU
         notes.append("by default: tau with lambda* 1, sigma from the second moment that the optimizer keeps")
     needed = sigma is not None if criterion.uses_sigma is None else criterion.uses_sigma
-    sigma = sigma_source(choices) if needed else None
-    if request.tests and sigma is not None:
+    sigma = (sigma or _SECOND_MOMENT) if needed else None
+    if tests and sigma is not None:
         notes += sigma.caveats()
     shares = request.sparsity
     if isinstance(shares, Mapping):
         shares = by_slice(model, slices, shares)
-    return Plan(request, shares, criterion, sigma, choices.scope, choices.pattern, tuple(notes))
+    return Plan(request, shares, criterion, sigma, choices.scope, choices.pattern, tests, tuple(notes))
 
 
 def sigma_source(choices: Choices) -> Online:
@@ -180,9 +184,10 @@ def sigma_source(choices: Choices) -> Online:
     return _SECOND_MOMENT if choices.uncertainty is None else choices.uncertainty
 
 
-def _without_second_moment(owned: Iterable[Owned]) -> str:
+def _without_second_moment(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -> str:
     """Why there is none for some weight; empty where every weight has an optimizer that keeps one."""
-    for name, param, optimizer in owned:
+    for name, param in params.items():
+        optimizer = optimizers.get(name)
         if not keeps_mean_square(optimizer, param):
             kept = (
                 "there is no optimizer" if optimizer is None else f"{type(optimizer).__name__} holds no second moment"

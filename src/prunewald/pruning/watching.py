@@ -1,12 +1,14 @@
 """What is gathered from step to step: the estimator's state, and that of the statistic a criterion asked for."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.core.base import Estimate, Online, Running, State, Statistic
+from prunewald.core.base import Estimate, Online, State, Statistic
 from prunewald.core.weights import NotYet, Weight
 from prunewald.pruning.resuming import check_states
 from prunewald.util.trees import copied
@@ -28,9 +30,9 @@ class Watcher:
         online: Online | None,
         statistic: Statistic | None,
     ) -> None:
-        self._params, self._optimizers, self._owners = params, optimizers, owners
-        self._online, self._statistic = online, statistic
+        self._params, self._owners, self._online, self._statistic = params, owners, online, statistic
         self._at = {name: at for at in reversed(range(len(owners))) for name in owners[at]}
+        self.optimizers = {name: optimizers[at] for name, at in self._at.items()} if optimizers else {}  # by parameter
         self.restart()
         self._handles: list[Any] = []
         if statistic is not None:
@@ -39,17 +41,19 @@ class Watcher:
     def _watch_(self, model: nn.Module, statistic: Statistic) -> None:
         try:
             for at, own in enumerate(self._owners):
-                self._handles += statistic.watch(model, own, lambda at=at: self._statistics[at])
+                self._handles += statistic.watch(model, own, partial(self._statistics_at, at))
         except ValueError:
             self.release()
             raise
 
+    def _statistics_at(self, at: int) -> State:
+        return self._statistics[at]
+
     def restart(self) -> None:
         """Begin anew, as after a pruning: what was gathered was of another model."""
-        self._states, self._statistics = self._fresh(self._online), self._fresh(self._statistic)
-
-    def _fresh(self, recipe: Running | None) -> list[State]:
-        return [] if recipe is None else [recipe.init(self._own(at)) for at in range(len(self._owners))]
+        online, statistic, at = self._online, self._statistic, range(len(self._owners))
+        self._states: list[State] = [] if online is None else [online.init(self._own(i)) for i in at]
+        self._statistics: list[State] = [] if statistic is None else [statistic.init(self._own(i)) for i in at]
 
     def update_(self, at: int, optimizer: Optimizer | None) -> None:
         """Take in a step of one optimizer."""
@@ -58,64 +62,37 @@ class Watcher:
         if self._statistic is not None:
             self._statistic.update_(self._statistics[at], self._own(at), optimizer)
 
-    def optimizer_of(self, name: str) -> Optimizer | None:
-        """The optimizer that steps a parameter, if any does."""
-        return self._optimizers[self._at[name]] if self._optimizers and name in self._at else None
+    def read(self, online: Online | None) -> "Reading":
+        """What is known of the weights now, after a check that the estimator can tell something.
 
-    def check(self, online: Online) -> None:
-        """Raise where an estimator can tell nothing: NotYet if more training may help."""
+        One that did not watch goes by what the optimizer keeps, or by what it was given.
+        """
+        statistics = {} if self._statistic is None else self._values(self._statistic)
+        if online is None:
+            return Reading(None, {}, {}, statistics)
         if not online.learns:
             online.check({}, self._params)
-            return
+            return Reading(online, dict.fromkeys(self._params, {}), {}, statistics)
         for name, param in self._params.items():
             if not param.requires_grad:
                 raise ValueError(_untrained(name, "does not require gradients"))
             if name not in self._at:
                 raise ValueError(_untrained(name, "was in no optimizer of this Pruner when it was attached"))
-        for at, names in enumerate(self._owners):
-            if names:
-                state = self._states[at] if online is self._online else online.init(self._own(at))
+        states = (
+            self._states if online is self._online else [online.init(self._own(i)) for i in range(len(self._owners))]
+        )
+        for state, own in zip(states, self._owners, strict=True):
+            if own:
                 try:
-                    online.check(state, self._own(at))
+                    online.check(state, self._params)
                 except ValueError as error:
                     raise NotYet(*error.args) from None
+        return Reading(online, {name: states[at] for name, at in self._at.items()}, self.optimizers, statistics)
 
-    def sigma(self, online: Online, weight: Weight) -> Estimate:
-        """What an estimator tells of a parameter; one that did not watch goes by what the optimizer keeps."""
-        name, optimizer = weight.name, self.optimizer_of(weight.name)
-        state = self._states[self._at[name]] if online is self._online else online.init({})
-        try:
-            estimate = online.sigma(state, weight, optimizer)
-        except ValueError as error:
-            # One of several optimizers may step later than the others.
-            raise error if optimizer is None or optimizer.state.get(weight.param) else NotYet(*error.args) from None
-        # Unless an earlier pruning cut it off, a tensor without any gradient is better an error than a mass pruning.
-        if weight.alive is None and estimate.dead is not None and bool(estimate.dead.all()):
-            raise NotYet(_untrained(name, "got no gradient (or none that its precision can hold)"))
-        return estimate
-
-    def statistic(self, name: str) -> Tensor | None:
-        """The criterion's statistic of one parameter."""
-        if self._statistic is None or name not in self._at:
-            return None
-        return self._statistic.value(self._statistics[self._at[name]], name)
-
-    def degrees(self, online: Online) -> float | None:
-        """The degrees of freedom of an estimator's z, the fewest of several optimizers; None where it is normal."""
-        found = [online.degrees(state) for state in self._owned_states(online)]
-        return min((degrees for degrees in found if degrees is not None), default=None)
-
-    def averages(self, online: Online) -> dict[str, Tensor]:
-        """The weights that an estimator's standard errors are of, where these are not the model's own."""
-        found: dict[str, Tensor] = {}
-        for state in self._owned_states(online):
-            found |= online.average(state)
-        return found
-
-    def _owned_states(self, online: Online) -> list[State]:
-        if online is not self._online:
-            return []
-        return [state for state, own in zip(self._states, self._owners, strict=True) if own]
+    def _values(self, statistic: Statistic) -> dict[str, Tensor]:
+        """What the criterion's statistic has gathered, by parameter."""
+        found = {name: statistic.value(self._statistics[at], name) for name, at in self._at.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
         """All states: the living ones."""
@@ -137,6 +114,46 @@ class Watcher:
 
     def _own(self, at: int) -> dict[str, Tensor]:
         return {name: self._params[name] for name in self._owners[at]}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the estimator and the criterion's statistic tell at one pruning."""
+
+    online: Online | None  # None: no sigma is wanted
+    states: Mapping[str, State]  # of the estimator, by parameter
+    optimizers: Mapping[str, Optimizer]  # by parameter; nothing where none steps it
+    statistics: Mapping[str, Tensor]  # by parameter
+
+    def sigma(self, weight: Weight) -> Estimate:
+        """What the estimator tells of a parameter."""
+        assert self.online is not None
+        optimizer = self.optimizers.get(weight.name)
+        try:
+            estimate = self.online.sigma(self.states[weight.name], weight, optimizer)
+        except ValueError as error:
+            # One of several optimizers may step later than the others.
+            raise error if optimizer is None or optimizer.state.get(weight.param) else NotYet(*error.args) from None
+        # Unless an earlier pruning cut it off, a tensor without any gradient is better an error than a mass pruning.
+        if weight.alive is None and estimate.dead is not None and bool(estimate.dead.all()):
+            raise NotYet(_untrained(weight.name, "got no gradient (or none that its precision can hold)"))
+        return estimate
+
+    def degrees(self) -> float | None:
+        """The degrees of freedom of the estimator's z, the fewest of several optimizers; None where it is normal."""
+        found = [] if self.online is None else [self.online.degrees(state) for state in self._distinct()]
+        return min((degrees for degrees in found if degrees is not None), default=None)
+
+    def averages(self) -> dict[str, Tensor]:
+        """The weights that the standard errors are of, where these are not the model's own."""
+        found: dict[str, Tensor] = {}
+        for state in self._distinct():
+            found |= {} if self.online is None else self.online.average(state)
+        return found
+
+    def _distinct(self) -> list[State]:
+        """The states, each once: those of one optimizer's parameters are the same."""
+        return list({id(state): state for state in self.states.values()}.values())
 
 
 def _untrained(name: str, why: str) -> str:

@@ -1,5 +1,6 @@
 """What the Wald test says of a weight, and how two orders of weights agree."""
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -93,13 +94,13 @@ def _quantile(values: Tensor, share: float) -> Tensor:
 
 def rank_correlation(a: Tensor, b: Tensor) -> float:
     """Spearman's rho, ties by their mean rank; NaN where one side is constant."""
-    x, y = (_ranks(values) for values in (a, b))
-    x, y = x - x.mean(), y - y.mean()
+    x, y = (ranks - ranks.mean() for ranks in _ranks(a, b))
     return float((x * y).sum() / (x.square().sum() * y.square().sum()).sqrt())
 
 
-def _ranks(values: Tensor) -> Tensor:
-    _, inverse, counts = values.reshape(-1).unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    middle: Tensor = last - (counts - 1) / 2
-    return middle[inverse]
+def _ranks(*several: Tensor) -> Iterator[Tensor]:
+    """The ranks of the values of each tensor."""
+    for values in several:
+        _, inverse, counts = values.reshape(-1).unique(return_inverse=True, return_counts=True)
+        middle: Tensor = counts.cumsum(0).double() - (counts - 1) / 2
+        yield middle[inverse]

@@ -20,7 +20,6 @@ from prunewald.model.targets import Target
 from prunewald.pruner import Pruner, Sigmas
 from prunewald.pruning.holding.dark import Dark
 from prunewald.pruning.plan import Request, Sparsity, by_slice
-from prunewald.pruning.scoring import score
 from prunewald.pruning.selecting import keep_counts
 from prunewald.util.arguments import real, whole
 from prunewald.util.notices import warn
@@ -48,7 +47,8 @@ class Rhythm:
         """Whether to operate after a step. Drawn from the step's own seed, so that a resumed run draws the same."""
         if step % self.every or (self.stop is not None and step > self.stop):
             return False
-        return Random(f"{self.seed} {step}").random() < (1 + self.gamma * step) ** -self.power
+        chance: float = (1 + self.gamma * step) ** -self.power
+        return Random(f"{self.seed} {step}").random() < chance
 
 
 class Surgery(Pruner):
@@ -160,7 +160,7 @@ class Surgery(Pruner):
     def _operate(self) -> dict[str, Tensor]:
         """The masks after an operation: what is below the lower threshold goes, what is above the upper comes back."""
         plan = self._plan(Request(0.0))
-        scores = score(plan, self._weigh(plan.uncertainty), self.slices, self._watcher)
+        scores, _ = self._scores(plan)
         masks, by_name = self.masks, {part.name: part for part in self.slices}
         for name, (middle, exact) in self._middles(scores).items():
             part, ranked = by_name[name], scores[name]

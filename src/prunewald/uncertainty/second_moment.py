@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prunewald.core.base import Estimate, Online, State, Weights
-from prunewald.core.ranking import lower_median
-from prunewald.core.weights import Weight
+from prunewald.core.weights import Weight, lower_median
 from prunewald.model.optimizers import is_factored, keeps_mean_square, mean_square_gradient, step_taken
 from prunewald.util.arguments import real, whole
 from prunewald.util.registry import uncertainty
@@ -68,14 +67,26 @@ class SecondMoment(Online):
         new = average * self.decay + square * (1 - self.decay)
         return new if took is None else torch.where(took.bool(), new, average)
 
+    def check(self, state: State, weights: Weights) -> None:
+        """Whether there is a second moment is seen tensor by tensor, when sigma is asked for."""
+
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """1 / sqrt(v), infinite (and dead) where v is 0."""
-        v = self._second_moment(state, weight, optimizer).to(weight.param.device)
+        v = mean_square_gradient(optimizer, weight.param)
+        if v is None:
+            v = self._own_average(state, weight, optimizer)
+        v = v.to(weight.param.device)
         dead = v == 0
         sigma = v.rsqrt_()
         if self.samples is not None and self.batch_size is not None:
             return Estimate(sigma.div_((self.samples * self.batch_size) ** 0.5), dead)
-        return Estimate(sigma.mul_(weight.once("sigma's scale", lambda: _scale(sigma, dead, weight))), dead)
+        if weight.scale is None:
+            # The median over the living weights becomes the layer's spread; one weight has none to be scaled to.
+            living = sigma
+            if weight.alive is not None or dead.any():
+                living = sigma[~dead if weight.alive is None else weight.alive & ~dead]
+            weight.scale = weight.spread / lower_median(living) if living.numel() > 1 else 1.0
+        return Estimate(sigma.mul_(weight.scale), dead)
 
     def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """The same for stacked replicas, each scaled by its own weights."""
@@ -84,16 +95,13 @@ class SecondMoment(Online):
         error = replace(self, samples=1, batch_size=1).sigma(state, weight, optimizer)
         return Estimate(error.sigma * _row_scales(error, weight), error.dead)
 
-    def _second_moment(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Tensor:
-        """v, in a tensor of its own."""
+    def _own_average(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Tensor:
+        """The average that was run here, where the optimizer keeps none; in a tensor of its own."""
         if is_factored(optimizer, weight.param):
             raise ValueError(
                 f"{type(optimizer).__name__} keeps only row and column means of the second moment of {weight.name!r}, "
                 "not one for each weight: use PseudoBootstrap(), or criterion=Magnitude()"
             )
-        kept = mean_square_gradient(optimizer, weight.param)
-        if kept is not None:
-            return kept
         average = state["average"].get(weight.name)
         if average is None or int(state["steps"]) == 0:
             raise ValueError(
@@ -102,15 +110,6 @@ class SecondMoment(Online):
             )
         corrected: Tensor = average / (1 - self.decay ** int(state["steps"]))
         return corrected
-
-
-def _scale(sigma: Tensor, dead: Tensor, weight: Weight) -> float:
-    """What makes the median over living weights the layer's spread."""
-    if weight.alive is not None or dead.any():
-        sigma = sigma[~dead if weight.alive is None else weight.alive & ~dead]
-    if sigma.numel() < 2:
-        return 1.0  # one weight has no spread to be scaled to
-    return weight.spread / lower_median(sigma)
 
 
 def _row_scales(error: Estimate, weight: Weight) -> Tensor:

@@ -6,14 +6,6 @@ import torch
 from torch import Tensor
 
 
-def below_zero(magnitude: Tensor) -> Tensor:
-    """Map non-negative numbers to non-positive ones, strictly increasing: no two different inputs become a tie."""
-    ints = {torch.float32: torch.int32, torch.float64: torch.int64}[magnitude.dtype]
-    # Non-negative floats are ordered as their bits are, so mirroring the bits at the largest one is exact.
-    largest = torch.tensor(torch.finfo(magnitude.dtype).max, dtype=magnitude.dtype).view(ints)
-    return largest.to(magnitude.device).sub(magnitude.contiguous().view(ints)).view(magnitude.dtype).neg()
-
-
 def zero_(tensor: Tensor, alive: Tensor) -> None:
     """Set a tensor to zero where it is not alive."""
     # As a product of the bits: +0.0 even from -1 or NaN, and several times faster than masked_fill_.

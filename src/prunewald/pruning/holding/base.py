@@ -10,8 +10,8 @@ class Holding(ABC):
     """Keeps weights where they should be while a user's own loop trains them, beside the zeros of a pruning.
 
     Around each step of an optimizer, for the parameters that it moves: `ready_` before it, `settle_` after it and after
-    all that a Pruner does then. Where the loop gives the step a closure, the weights are settled whenever that is called,
-    and ready again when it is done.
+    all that a Pruner does then. Where the loop gives the step a closure, the weights are settled whenever that is
+    called, and ready again when it is done.
     """
 
     competes: ClassVar[bool] = False  # whether pruned weights still have values, by which they may be chosen again

@@ -46,11 +46,13 @@ class Zeros(Holding):
 
     def hold_(self, name: str) -> None:
         """Zero the pruned weights of a parameter, here and in the copies, and their gradients from now on."""
-        zero_(self.params[name], self.mask(name))
-        for copy in self.copies.values():
-            zero_(copy[name], self.mask(name).to(copy[name].device))
-        self._mask_grad(name, self.params[name])
         self.hook_(name)
+        param, alive = self.params[name], self.mask(name)
+        zero_(param, alive)
+        for copy in self.copies.values():
+            zero_(copy[name], alive.to(copy[name].device))
+        if self.hard and param.grad is not None and not param.grad.is_sparse:
+            zero_(param.grad, alive)
 
     def hook_(self, name: str) -> None:
         """Mask the gradient after every backward pass, from when the parameter takes one."""
