@@ -1,8 +1,6 @@
 """The Pruner: the front door, and the only part with state. It watches the optimizer, prunes, and holds the zeros."""
 
-import warnings
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from html import escape
 from typing import Any
@@ -11,23 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.core.base import Allocation, Criterion, Estimate, Online, Pattern, Schedule
-from prunewald.core.weights import NotYet, Weight
+from prunewald.core.base import Allocation, Criterion, Online, Pattern, Schedule
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain
-from prunewald.model.optimizers import as_list, forget_, forget_history_, owned, step_taken
+from prunewald.model.optimizers import as_list, owned, step_taken
 from prunewald.model.targets import Target, find_slices
-from prunewald.pruning.describing import describe
+from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.base import Holding
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.plan import Choices, Plan, Request, Sparsity, online, resolve, sigma_source
 from prunewald.pruning.report import Report
 from prunewald.pruning.resuming import check_saved
-from prunewald.pruning.scoring import PlannedScores, weigh
-from prunewald.pruning.selecting import select
 from prunewald.pruning.stepping import Stepping
-from prunewald.pruning.watching import Reading, Watcher
-from prunewald.util.notices import warn
+from prunewald.pruning.subject import Subject
+from prunewald.pruning.watching import Watcher
 from prunewald.util.registry import brief
 
 Sigmas = Online | Mapping[str, Tensor] | str
@@ -70,16 +65,17 @@ class Pruner:
         self.report: Report | None = None  # of the last pruning, by a call or by the schedule
         self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule)
         self._steps: int | Tensor = 0
-        self._owed = 0.0  # what the schedule asked for while the estimator could tell nothing yet
         named = dict(self.model.named_parameters())
         self._params = {part.param: named[part.param] for part in self.slices}
         self._choices.check(self.slices, self._params)
         watched = self._choices.watched
         self._check()
         self.zeros = Zeros(self._params)
-        self._owners = owned(self._params, self.optimizers)
-        self._watcher = Watcher(self.model, self._params, self.optimizers, self._owners, *watched)
-        self._stepping = Stepping(self.optimizers, self._owners, self._after_step)
+        owners = owned(self._params, self.optimizers)
+        self._watcher = Watcher(self.model, self._params, self.optimizers, owners, *watched)
+        self._stepping = Stepping(self.optimizers, owners, self._after_step)
+        self._subject = Subject(self.model, self.slices, self.zeros, self._watcher, self._stepping)
+        self._gradual = None if self.schedule is None else Gradual(self.schedule, self._subject, self._plan)
 
     def _check(self) -> None:
         """Refuse what cannot work before anything is attached."""
@@ -116,7 +112,7 @@ class Pruner:
     @property
     def masks(self) -> dict[str, Tensor]:
         """By parameter name, True where a weight is alive; a copy."""
-        return {name: self.zeros.mask(name).clone() for name in self._params}
+        return self.zeros.masks()
 
     @property
     def steps(self) -> int:
@@ -163,18 +159,19 @@ class Pruner:
 
     def sigma(self) -> dict[str, Tensor]:
         """The uncertainty of each weight, by parameter name."""
-        return {name: sigma for name, (sigma, _) in self._estimates().items()}
+        found = self._subject.estimates(sigma_source(self._choices))
+        return {name: estimate.sigma for name, estimate in found.items()}
 
     def dead(self) -> dict[str, Tensor]:
         """By parameter name, True where no gradient reached a weight while it was watched."""
-        return {name: dead for name, (_, dead) in self._estimates().items() if dead is not None}
+        found = self._subject.estimates(sigma_source(self._choices))
+        return {name: estimate.dead for name, estimate in found.items() if estimate.dead is not None}
 
     def scores(self) -> dict[str, Tensor]:
         """The score of each weight, by parameter name: -inf where pruned, negative where dead, NaN off target."""
         found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
-        plan = self._plan(Request(0.0))
-        with self._in_sight():
-            scores, _ = self._scores(plan)
+        with self._subject.in_sight():
+            scores, _ = self._subject.scores(self._plan(Request(0.0)))
             for part in self.slices:
                 part.put_(found[part.param], scores[part.name].score.to(torch.float32))
         return found
@@ -202,7 +199,7 @@ class Pruner:
         masks, report = self.choose(sparsity, threshold=threshold, alpha=alpha, fdr=fdr, uncertainty=uncertainty)
         if dry_run:
             return replace(report, dry_run=True)
-        self._commit(masks)
+        self._subject.hold(masks)
         self._watcher.restart()
         self.report = report
         return report
@@ -217,88 +214,17 @@ class Pruner:
         uncertainty: Sigmas | None = None,
     ) -> tuple[dict[str, Tensor], Report]:
         """The masks that `prune` would set, and its report; nothing changes."""
-        plan = self._plan(Request(sparsity, threshold, alpha, fdr), uncertainty)
-        with self._in_sight():
-            return self._choose(plan)
-
-    def set_masks(self, masks: Mapping[str, Tensor]) -> None:
-        """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""
-        self._check_attached()
-        check_masks(masks, self._params, every=True)
-        self._commit({name: mask.to(self._params[name].device, copy=True) for name, mask in masks.items()})
-        self._watcher.restart()
-
-    # ---- one pruning, from the plan down -------------------------------------------------------------------------
+        return self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr), uncertainty))
 
     def _plan(self, request: Request, uncertainty: Sigmas | None = None) -> Plan:
         choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
         return resolve(choices, request, self.model, self.slices, self._params, self._watcher.optimizers)
 
-    def _read(self, sigma: Online | None, *, tests: bool = False) -> tuple[dict[str, Weight], Reading]:
-        """The weights as a pruning sees them, and what the estimator and the criterion's statistic tell of them."""
-        self._check_attached()
-        competing = any(holding.competes for holding in self._stepping.holdings)
-        present = dict(self.model.named_parameters())
-        weights = weigh(self.zeros, present, all_alive=competing)
-        reading = self._watcher.read(sigma)
-        for name, average in reading.averages().items() if tests else ():
-            weights[name].average = average
-        return weights, reading
-
-    def _scores(self, plan: Plan) -> tuple[PlannedScores, Reading]:
-        weights, reading = self._read(plan.uncertainty, tests=plan.tests)
-        return PlannedScores(plan, self.slices, weights, reading), reading
-
-    def _choose(self, plan: Plan) -> tuple[dict[str, Tensor], Report]:
-        masks = self.masks
-        candidates = self._candidates(masks, plan.shares)
-        scores, reading = self._scores(plan)
-        chosen, rows, notes = select(plan, scores, candidates, reading.degrees() if plan.tests else None)
-        for part in self.slices:
-            if part.index is None:
-                masks[part.param] = chosen[part.name]
-            else:
-                part.put_(masks[part.param], chosen[part.name])
-        if self.optimizers and not any(self._owners):
-            notes.append("the optimizer steps none of the targets: nothing holds their zeros, and nothing moves them")
-        return masks, describe(plan, rows, [*plan.notes, *notes])
-
-    @torch.no_grad()
-    def _commit(self, masks: Mapping[str, Tensor]) -> None:
-        for holding in list(self._stepping.holdings):
-            if holding.competes:
-                holding.ready_(list(self._params))  # what the last choice brings back has its own value, not zero
-                self._stepping.drop(holding)
-        self.zeros.set_(masks)
-        for optimizer in self.optimizers:
-            forget_history_(optimizer)
-            for name, alive in masks.items():
-                forget_(optimizer, self._params[name], alive)
-
-    def _estimates(self) -> dict[str, Estimate]:
-        source = sigma_source(self._choices)
-        with self._in_sight():
-            weights, reading = self._read(source)
-            return {name: reading.sigma(weight) for name, weight in weights.items()}
-
-    def _candidates(self, masks: Mapping[str, Tensor], shares: Sparsity | None) -> dict[str, Tensor]:
-        """Which weights of each slice may be kept by a pruning to these shares."""
-        alive = {s.name: masks[s.param] if s.index is None else s.take(masks[s.param]) for s in self.slices}
-        if not any(holding.competes for holding in self._stepping.holdings):
-            return alive
-        named = shares if isinstance(shares, Mapping) else alive
-        return {name: torch.ones_like(mask) if name in named else mask for name, mask in alive.items()}
-
-    def _check_attached(self) -> None:
-        if not self.zeros.attached:
-            raise ValueError(f"this {type(self).__name__} was detached: make a new one to go on pruning")
-
-    def _in_sight(self) -> AbstractContextManager[Any]:
-        """The weights as the optimizer moves them, for as long as they are looked at."""
-        stack = ExitStack()
-        for holding in self._stepping.holdings:
-            stack.enter_context(holding.in_sight())
-        return stack
+    def set_masks(self, masks: Mapping[str, Tensor]) -> None:
+        """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""
+        check_masks(masks, self._params, every=True)
+        self._subject.hold({name: mask.to(self._params[name].device, copy=True) for name, mask in masks.items()})
+        self._watcher.restart()
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
@@ -329,27 +255,12 @@ class Pruner:
     @property
     def _acting(self) -> bool:
         """Whether anything is to be done by itself after some steps."""
-        return self.schedule is not None
+        return self._gradual is not None
 
     def _act_(self) -> None:
-        """Prune if the schedule says so, or said so when there was no sigma yet; the estimator's window runs on."""
-        assert self.schedule is not None
-        due = self.schedule(self.steps)
-        self._owed = self._owed if due is None else due
-        if not self._owed:
-            return
-        plan = self._plan(Request(self._owed, rising=True))
-        try:
-            # What there is to warn of, such as a window that is still short, is said at the first pruning only.
-            with nullcontext() if self.report is None else warnings.catch_warnings(action="ignore"):
-                masks, self.report = self._choose(plan)
-        except NotYet as reason:
-            if due:
-                warn(f"the pruning of step {self.steps} is put off until it can be: {reason}")
-            return
-        self._owed = 0.0
-        if any(not torch.equal(mask, self.zeros.mask(name)) for name, mask in masks.items()):
-            self._commit(masks)
+        """Prune, if the schedule says so."""
+        if self._gradual is not None:
+            self.report = self._gradual.act_(self.steps, first=self.report is None) or self.report
 
     def follow(self, copy: nn.Module) -> None:
         """Zero what is pruned in a copy of the model too, such as an AveragedModel: now, and whenever masks change."""
@@ -380,13 +291,16 @@ class Pruner:
 
         As in torch's own, the tensors are the living ones: deepcopy what you keep in memory.
         """
-        return {"masks": self.masks, "steps": self.steps, "owed": self._owed, **self._watcher.state_dict()}
+        owed = 0.0 if self._gradual is None else self._gradual.owed
+        return {"masks": self.masks, "steps": self.steps, "owed": owed, **self._watcher.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; one of other parameters or another kind of estimator is an error."""
         self._check_state(state)
         self._watcher.load_state_dict(state)
-        self._steps, self._owed = state["steps"], float(state.get("owed", 0.0))
+        self._steps = state["steps"]
+        if self._gradual is not None:
+            self._gradual.owed = float(state.get("owed", 0.0))
         self.zeros.alive = {name: mask.clone() for name, mask in state["masks"].items() if not mask.all()}
         with torch.no_grad():
             for name in self.zeros.alive:

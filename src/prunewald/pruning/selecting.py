@@ -93,7 +93,7 @@ def _reached(plan: Plan, asked: Mapping[str, Count], alive: Mapping[str, Tensor]
         if total > left and not plan.request.rising:
             raise ValueError(
                 f"sparsity {plan.request.sparsity!r} would bring weights of {name!r} back: it is to keep {total:,} of "
-                f"{mask.numel():,}, but {mask.numel() - left:,} are pruned already. Ask for more, or give a dict by layer"
+                f"{mask.numel():,}, but {mask.numel() - left:,} are pruned already. Ask for more, or by layer"
             )
         # A single row may have lost more than it is to lose now, and keeps what it has.
         counts[name] = _least_by_row(count, mask) if isinstance(count, Tensor) else min(total, left)

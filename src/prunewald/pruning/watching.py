@@ -72,7 +72,7 @@ class Watcher:
             return Reading(None, {}, {}, statistics)
         if not online.learns:
             online.check({}, self._params)
-            return Reading(online, dict.fromkeys(self._params, {}), {}, statistics)
+            return Reading(online, {name: {} for name in self._params}, {}, statistics)
         for name, param in self._params.items():
             if not param.requires_grad:
                 raise ValueError(_untrained(name, "does not require gradients"))

@@ -114,15 +114,13 @@ class Surgery(Pruner):
 
     def finish(self) -> None:
         """End the surgery with the masks as they are: the dark values are dropped, the zeros hold."""
-        self._check_attached()
-        self._commit(self.masks)
+        self._subject.hold(self.masks)
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """As a Pruner's; a surgery under way goes on from these masks, and what they prune learns on in the dark."""
         if self._dark is None or not self.active:
             super().set_masks(masks)
             return
-        self._check_attached()
         check_masks(masks, self._params, every=True)
         self._dark.remask_({name: mask.to(self._params[name].device, copy=True) for name, mask in masks.items()})
         self._dark.settle_(self._params)
@@ -160,7 +158,7 @@ class Surgery(Pruner):
     def _operate(self) -> dict[str, Tensor]:
         """The masks after an operation: what is below the lower threshold goes, what is above the upper comes back."""
         plan = self._plan(Request(0.0))
-        scores, _ = self._scores(plan)
+        scores, _ = self._subject.scores(plan)
         masks, by_name = self.masks, {part.name: part for part in self.slices}
         for name, (middle, exact) in self._middles(scores).items():
             part, ranked = by_name[name], scores[name]

@@ -35,6 +35,10 @@ class Zeros(Holding):
             self.alive[name] = self.alive[name].to(param.device)
         return self.alive[name]
 
+    def masks(self) -> dict[str, Tensor]:
+        """By parameter name, True where a weight is alive; a copy."""
+        return {name: self.mask(name).clone() for name in self.params}
+
     def ready_(self, names: Collection[str]) -> None:
         """Nothing has to be done before a step: gradients are masked as they come."""
 

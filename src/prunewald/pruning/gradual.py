@@ -1,0 +1,42 @@
+"""Pruning by a schedule, while the user's own loop trains.  Zhu & Gupta (2017)."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+
+from prunewald.core.base import Schedule
+from prunewald.core.weights import NotYet
+from prunewald.pruning.plan import Plan, Request
+from prunewald.pruning.report import Report
+from prunewald.pruning.subject import Subject
+from prunewald.util.notices import warn
+
+
+class Gradual:
+    """Prunes when its schedule says so; a pruning for which there is no sigma yet is owed until there is."""
+
+    def __init__(self, schedule: Schedule, subject: Subject, plan: Callable[[Request], Plan]) -> None:
+        self._schedule, self._subject, self._plan = schedule, subject, plan
+        self.owed = 0.0
+
+    def act_(self, step: int, *, first: bool) -> Report | None:
+        """Do what is due or owed after a step, and report it; the estimator's window runs on."""
+        due = self._schedule(step)
+        self.owed = self.owed if due is None else due
+        if not self.owed:
+            return None
+        plan = self._plan(Request(self.owed, rising=True))
+        try:
+            # What there is to warn of, such as a window that is still short, is said at the first pruning only.
+            with nullcontext() if first else warnings.catch_warnings(action="ignore"):
+                masks, report = self._subject.choose(plan)
+        except NotYet as reason:
+            if due:
+                warn(f"the pruning of step {step} is put off until it can be: {reason}")
+            return None
+        self.owed = 0.0
+        if any(not torch.equal(mask, self._subject.zeros.mask(name)) for name, mask in masks.items()):
+            self._subject.hold(masks)
+        return report

@@ -1,0 +1,105 @@
+"""What a Pruner prunes, and one pruning of it from the plan down: sigma, scores, counts, masks, report, holding."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prunewald.core.base import Estimate, Online
+from prunewald.core.weights import Weight
+from prunewald.model.optimizers import forget_, forget_history_
+from prunewald.model.slices import Slice
+from prunewald.pruning.describing import describe
+from prunewald.pruning.holding.zeros import Zeros
+from prunewald.pruning.plan import Plan
+from prunewald.pruning.report import Report
+from prunewald.pruning.scoring import PlannedScores, weigh
+from prunewald.pruning.selecting import select
+from prunewald.pruning.stepping import Stepping
+from prunewald.pruning.watching import Reading, Watcher
+
+_DETACHED = "this Pruner was detached: make a new one to go on pruning"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, the slices of it that are meant, their masks, what was gathered of them, and what holds them."""
+
+    model: nn.Module
+    slices: Sequence[Slice]
+    zeros: Zeros
+    watcher: Watcher
+    stepping: Stepping
+
+    def choose(self, plan: Plan) -> tuple[dict[str, Tensor], Report]:
+        """The masks of a pruning, and its report; nothing changes."""
+        with self.in_sight():
+            masks = self.zeros.masks()
+            candidates = self._candidates(plan, masks)
+            scores, reading = self.scores(plan)
+            chosen, rows, notes = select(plan, scores, candidates, reading.degrees() if plan.tests else None)
+        for part in self.slices:
+            if part.index is None:
+                masks[part.param] = chosen[part.name]
+            else:
+                part.put_(masks[part.param], chosen[part.name])
+        if self.stepping.optimizers and not self.watcher.optimizers:
+            notes.append("the optimizer steps none of the targets: nothing holds their zeros, and nothing moves them")
+        return masks, describe(plan, rows, [*plan.notes, *notes])
+
+    def scores(self, plan: Plan) -> tuple[PlannedScores, Reading]:
+        """The scores by the criterion of a plan, and what they were made from."""
+        weights, reading = self._read(plan.uncertainty)
+        for name, average in reading.averages().items() if plan.tests else ():
+            weights[name].average = average
+        return PlannedScores(plan, self.slices, weights, reading), reading
+
+    def estimates(self, sigma: Online) -> dict[str, Estimate]:
+        """What an estimator tells of each parameter."""
+        with self.in_sight():
+            weights, reading = self._read(sigma)
+            return {name: reading.sigma(weight) for name, weight in weights.items()}
+
+    @torch.no_grad()
+    def hold(self, masks: Mapping[str, Tensor]) -> None:
+        """Hold the zeros of these masks from now on; what would move a pruned weight without a gradient is cleared."""
+        if not self.zeros.attached:
+            raise ValueError(_DETACHED)
+        for holding in list(self.stepping.holdings):
+            if holding.competes:
+                holding.ready_(list(self.zeros.params))  # what the last choice brings back has its own value, not zero
+                self.stepping.drop(holding)
+        self.zeros.set_(masks)
+        for optimizer in self.stepping.optimizers:
+            forget_history_(optimizer)
+            for name, alive in masks.items():
+                forget_(optimizer, self.zeros.params[name], alive)
+
+    def in_sight(self) -> AbstractContextManager[Any]:
+        """The weights as the optimizer moves them, for as long as they are looked at."""
+        stack = ExitStack()
+        for holding in self.stepping.holdings:
+            stack.enter_context(holding.in_sight())
+        return stack
+
+    def _read(self, sigma: Online | None) -> tuple[dict[str, Weight], Reading]:
+        """The weights as a pruning sees them, and what is known of them."""
+        if not self.zeros.attached:
+            raise ValueError(_DETACHED)
+        present = dict(self.model.named_parameters())
+        return weigh(self.zeros, present, all_alive=self._compete()), self.watcher.read(sigma)
+
+    def _candidates(self, plan: Plan, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Which weights of each slice may be kept."""
+        alive = {s.name: masks[s.param] if s.index is None else s.take(masks[s.param]) for s in self.slices}
+        if not self._compete():
+            return alive
+        named = plan.shares if isinstance(plan.shares, Mapping) else alive
+        return {name: torch.ones_like(mask) if name in named else mask for name, mask in alive.items()}
+
+    def _compete(self) -> bool:
+        """Whether pruned weights have values by which they may be chosen again."""
+        return any(holding.competes for holding in self.stepping.holdings)
