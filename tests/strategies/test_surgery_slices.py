@@ -9,7 +9,7 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.util.registry import parts
-from tests.surgery.helpers import adam, assert_zeros, running
+from tests.strategies.surgery_helpers import adam, assert_zeros, running
 from tests.training import hooks_on, net, one_step, sgd
 
 pytestmark = [

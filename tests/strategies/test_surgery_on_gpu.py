@@ -5,8 +5,8 @@ import torch
 from torch.amp import GradScaler
 
 import prunewald as pw
-from tests.resuming import same
-from tests.surgery.helpers import LEVELS, assert_zeros, full, make, on_cpu
+from tests.pruning.resuming_runs import same
+from tests.strategies.surgery_helpers import LEVELS, assert_zeros, full, make, on_cpu
 from tests.training import fused, loss_of, net, one_step
 
 pytestmark = [

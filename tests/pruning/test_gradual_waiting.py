@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from tests.resuming import same
+from tests.pruning.resuming_runs import same
 from tests.test_schedules import CUBIC, LEVELS, adam, go
 from tests.training import hooks_on, loss_of, net, sgd
 

@@ -10,8 +10,8 @@ import torch
 from torch.optim import Optimizer
 
 import prunewald as pw
-from tests.resuming import same
-from tests.surgery.helpers import adam, assert_zeros, running, stored
+from tests.pruning.resuming_runs import same
+from tests.strategies.surgery_helpers import adam, assert_zeros, running, stored
 from tests.training import closure_step, net, one_step, sgd
 
 pytestmark = [

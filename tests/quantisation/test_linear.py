@@ -12,7 +12,7 @@ from torch import nn
 import prunewald as pw
 from prunewald.quantisation import LinearValues
 from prunewald.quantisation.linear import fit_scale
-from tests.quantised import CLOSURES, NAMES, OPTIMIZERS, StraightThrough, assert_linear, pruned, unseen_loss
+from tests.quantisation.helpers import CLOSURES, NAMES, OPTIMIZERS, StraightThrough, assert_linear, pruned, unseen_loss
 from tests.training import cases, closure_step, loss_of, net, one_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
