@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import prunewald as pw
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.training import closure_step, fused, hooks_on, loss_of, minus_zero_or_worse, net, one_step, sgd
 
 pytestmark = [

@@ -13,7 +13,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 import prunewald as pw
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.training import loss_of, minus_zero_or_worse, net, one_step, sgd
 
 pytestmark = [

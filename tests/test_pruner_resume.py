@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.pruning.resuming_runs import EVENTS, RECIPES, Run, same
+from tests.resuming import EVENTS, RECIPES, Run, same
 from tests.training import minus_zero_or_worse
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -60,7 +60,7 @@ def test_saving_every_few_steps_changes_nothing(recipe, tmp_path):
 
 def test_going_on_in_a_new_process_is_exact(tmp_path):
     Run("rolling").go(20).save(tmp_path / "checkpoint")  # after a pruning, inside the next window
-    command = [sys.executable, "-m", "tests.pruning.resuming_runs", "rolling", tmp_path / "checkpoint", tmp_path / "outcome"]
+    command = [sys.executable, "-m", "tests.resuming", "rolling", tmp_path / "checkpoint", tmp_path / "outcome"]
     subprocess.run(command, cwd=Path(__file__).parents[1], check=True)
     assert same(torch.load(tmp_path / "outcome", weights_only=True), uninterrupted("rolling"))
 

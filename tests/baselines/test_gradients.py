@@ -23,7 +23,7 @@ from tests.baselines.helpers import (
     matrices,
     score,
 )
-from tests.test_holding_scaler import BAD, optimizer_of, scaled_step
+from tests.pruning.holding.test_zeros_scaler import BAD, optimizer_of, scaled_step
 from tests.training import closure_step, loss_of, net, one_step, sgd, sparse_net, sparse_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 import prunewald as pw
 from prunewald.util.registry import parts
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.training import closure_step, fused, loss_of, minus_zero_or_worse, net, one_step, sgd
 
 pytestmark = [

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from tests.pruning.resuming_runs import same
-from tests.test_schedules import CUBIC, LEVELS, adam, go
+from tests.resuming import same
+from tests.pruning.test_gradual import CUBIC, LEVELS, adam, go
 from tests.training import hooks_on, loss_of, net, sgd
 
 pytestmark = [

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from tests.pruning.resuming_runs import Run, same
+from tests.resuming import Run, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

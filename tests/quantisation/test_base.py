@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 import prunewald as pw
 from prunewald.quantisation import LinearValues, SharedValues
 from tests.quantisation.helpers import KINDS, NAMES, make, pruned
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.training import closure_step, fused, loss_of, net, one_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -11,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import prunewald as pw
 from prunewald.pruning.checks import copied
 from prunewald.strategies import BudgetError
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.helpers import LEVELS
 from tests.strategies.runs import Work
 from tests.training import minus_zero_or_worse

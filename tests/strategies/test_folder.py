@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import prunewald as pw
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.helpers import CHOICES, LEVELS, adam, trained
 from tests.strategies.runs import Work
 from tests.training import minus_zero_or_worse

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import prunewald as pw
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.runs import LEVELS, Work
 
 pytestmark = [

@@ -7,7 +7,7 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.strategies import BudgetError
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.runs import Work
 
 pytestmark = pytest.mark.usefixtures("one_thread")

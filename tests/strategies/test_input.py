@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.helpers import LEVELS, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.runs import CASES, KINDS, LEVELS, go
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -11,7 +11,7 @@ import torch
 import prunewald as pw
 from prunewald.pruning.checks import copied
 from prunewald.strategies import BudgetError
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.runs import Work
 from tests.training import minus_zero_or_worse
 

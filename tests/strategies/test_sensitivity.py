@@ -4,7 +4,7 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.strategies.scan import LEVELS
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.runs import Work
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import prunewald as pw
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.surgery_helpers import LEVELS, NAMES, Guo, make, seeing
 from tests.training import net, one_step, sgd
 

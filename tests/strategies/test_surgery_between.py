@@ -10,7 +10,7 @@ from torch.amp import GradScaler
 from torch.optim.swa_utils import AveragedModel
 
 import prunewald as pw
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.surgery_helpers import LEVELS, NAMES, Guo, adam, assert_zeros, full, make, running
 from tests.training import closure_step, fused, loss_of, net, one_step, sgd
 

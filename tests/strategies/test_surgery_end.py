@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.surgery_helpers import assert_zeros, full, gradients, running
 from tests.training import hooks_on, net, one_step, sgd
 

@@ -5,7 +5,7 @@ import torch
 from torch.amp import GradScaler
 
 import prunewald as pw
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.surgery_helpers import LEVELS, assert_zeros, full, make, on_cpu
 from tests.training import fused, loss_of, net, one_step
 

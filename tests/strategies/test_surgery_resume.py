@@ -10,7 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 import prunewald as pw
-from tests.pruning.resuming_runs import same
+from tests.resuming import same
 from tests.strategies.surgery_helpers import adam, assert_zeros, running, stored
 from tests.training import closure_step, net, one_step, sgd
 
