@@ -10,14 +10,14 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.core.ranking import Ranked
-from prunewald.util.registry import brief, make, name_of, parts, register
+from prunewald.util.registry import brief, known, make, name_of, register
 from tests.training import SMALL
 
-CRITERIA = sorted(parts("criterion"))
-ONLINE = sorted(name for name, part in parts("uncertainty").items() if hasattr(part, "update_"))
-OFFLINE = sorted(name for name, part in parts("uncertainty").items() if hasattr(part, "estimate"))
-ALLOCATIONS, PATTERNS = sorted(parts("allocation")), sorted(parts("pattern"))
-EVERY = [(kind, name) for kind in ("criterion", "uncertainty", "allocation", "pattern") for name in sorted(parts(kind))]
+CRITERIA = sorted(known("criterion"))
+ONLINE = sorted(name for name, part in known("uncertainty").items() if hasattr(part, "update_"))
+OFFLINE = sorted(name for name, part in known("uncertainty").items() if hasattr(part, "estimate"))
+ALLOCATIONS, PATTERNS = sorted(known("allocation")), sorted(known("pattern"))
+EVERY = [(kind, name) for kind in ("criterion", "uncertainty", "allocation", "pattern") for name in sorted(known(kind))]
 
 
 SIGMA = [name for name in CRITERIA if make("criterion", name).uses_sigma]
@@ -101,7 +101,7 @@ def test_sigma_is_one_number_a_weight_and_not_negative(uncertainty):
 
 
 def test_an_estimator_is_online_or_offline():
-    assert sorted(ONLINE + OFFLINE) == sorted(parts("uncertainty"))
+    assert sorted(ONLINE + OFFLINE) == sorted(known("uncertainty"))
 
 
 @pytest.mark.parametrize("uncertainty", OFFLINE)

@@ -9,7 +9,7 @@ import prunewald as pw
 from prunewald.core.patterns import Element
 from prunewald.core.ranking import Ranked
 from prunewald.core.weights import WeightStats
-from prunewald.util.tensors import below_zero
+from prunewald.core.criteria import dead_first
 
 
 def stats(weight, sigma=None, dead=None, name="w"):

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from prunewald.model.targets import find_parts
+from prunewald.model.targets import find_slices
 
 
 class Net(nn.Module):
@@ -20,7 +20,7 @@ class Net(nn.Module):
 
 
 def names(targets=None, ignore=None, model=None):
-    return [part.name for part in find_parts(model or Net(), targets, ignore)]
+    return [part.name for part in find_slices(model or Net(), targets, ignore)]
 
 
 def test_by_default_every_matrix_outside_embeddings_and_norms():
@@ -99,7 +99,7 @@ def test_ignore_takes_away():
 )
 def test_slices(target, name, count):
     model = Net()
-    (part,) = find_parts(model, target, None)
+    (part,) = find_slices(model, target, None)
     assert part.name == name
     assert part.take(model.get_parameter(part.param)).numel() == count
     copy = torch.zeros_like(model.get_parameter(part.param))
@@ -113,7 +113,7 @@ def test_several_slices_of_one_tensor():
 
 def test_an_ignored_slice_leaves_the_rest():
     model = Net()
-    (part,) = find_parts(model, "block.0", ["block.0.weight[0]", "block.0.weight[:, 0]"])
+    (part,) = find_slices(model, "block.0", ["block.0.weight[0]", "block.0.weight[:, 0]"])
     inside = part.take(torch.arange(64.0).reshape(8, 8))
     assert inside.tolist() == torch.arange(64.0).reshape(8, 8)[1:, 1:].reshape(-1).tolist()
 
