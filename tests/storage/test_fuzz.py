@@ -22,7 +22,8 @@ from prunewald.storage import PackedFileError, load, mask_file, positions, save
 from prunewald.storage.codes import ans, huffman, streams
 from prunewald.storage.container import Contents, blaming, check_size, read
 from prunewald.storage.index import DTYPES
-from prunewald.storage.packed import joined, parse
+from prunewald.storage.packed import parse
+from prunewald.storage.state import unpack
 
 from .helpers import allocating, holding, identical, pruner
 
@@ -57,7 +58,7 @@ def corpus(folder: Path) -> list[Contents]:
         found = read(folder / "f")
         for row in json.loads(found.index)["tensors"]:
             key = f"{'packed' if 'bytes' in row else 'dense'}/{row['names'][0]}"
-            files.append(Contents("1", json.dumps({"tensors": [row]}), {key: found.parts[key]}, {}, found.size))
+            files.append(Contents(json.dumps({"tensors": [row]}), {key: found.parts[key]}, {}, found.size))
     return files
 
 
@@ -127,7 +128,7 @@ def mutant(good: Contents, chance: random.Random) -> Contents:
         new = damaged(found.tobytes(), chance)
         parts[key] = torch.tensor([*before, *new, *after], dtype=torch.uint8)
         sizes[section] = len(new)
-    return Contents("1", json.dumps({"tensors": [row]}), parts, {}, good.size)
+    return Contents(json.dumps({"tensors": [row]}), parts, {}, good.size)
 
 
 def attempt(contents: Contents) -> dict[str, Tensor] | None:
@@ -135,7 +136,7 @@ def attempt(contents: Contents) -> dict[str, Tensor] | None:
         with blaming("f"):
             entries = parse(contents)
             check_size(contents, sum(entry.nbytes for entry in entries), LIMIT)
-            return joined(contents, entries)
+            return unpack(entries, contents.parts)
     except PackedFileError:
         return None
 
@@ -214,7 +215,7 @@ def test_memory_of_a_large_tensor(tmp_path: Path, dtype: torch.dtype, keep: floa
     save(pruner(holding(w=weight), {"w": mask}), tmp_path / "f", codec=codec, positions=positions)
     good = read(tmp_path / "f")
     with allocating(6 * (good.size + weight.nbytes) + 100_000):
-        found = joined(good, parse(good))
+        found = unpack(parse(good), good.parts)
     assert identical(found, {"w": weight})
 
 
@@ -247,7 +248,7 @@ def test_masks(tmp_path: Path) -> None:
     def one(chance: random.Random) -> None:
         key = chance.choice(list(good.parts))
         blob = np.frombuffer(damaged(good.parts[key].numpy().tobytes(), chance), np.uint8)
-        bad = Contents("1", good.index, good.parts | {key: torch.tensor(blob)}, {}, good.size)
+        bad = Contents(good.index, good.parts | {key: torch.tensor(blob)}, {}, good.size)
         try:
             with blaming("f"):
                 found = mask_file.joined(bad, LIMIT)
@@ -266,7 +267,7 @@ def test_there_are_enough() -> None:
 def test_memory_for_the_header(text: str) -> None:
     index = '{"tensors":[' + (text * (300_000 // len(text)))[:-1] + "]}"
     with allocating(64 * len(index)):
-        assert attempt(Contents("1", index, {}, {}, len(index))) is None
+        assert attempt(Contents(index, {}, {}, len(index))) is None
 
 
 def test_memory_of_wide_gaps() -> None:

@@ -90,8 +90,8 @@ def edited(good: bytes, edit: Callable[[dict[str, Any]], object]) -> bytes:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("version", "2", "format version '2'; this prunewald reads versions '0' and '1'"),
-        ("version", "0", "checksum"),
+        ("version", "2", "format version '2'.* reads '1'"),
+        ("version", "0", "format version '0'.* reads '1'"),
         ("version", None, "format version None"),
         ("format", "other", "not one that prunewald wrote"),
         ("sha256", "0" * 64, "checksum"),
@@ -283,7 +283,7 @@ def test_offsets_that_are_not_aligned(bad: Files) -> None:
     header = {
         "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
         "b": {"dtype": "F32", "shape": [1], "data_offsets": [1, 5]},
-        "__metadata__": {"format": "prunewald", "version": "0", "index": "[]", "sha256": ""},
+        "__metadata__": {"format": "prunewald", "version": "1", "index": "[]", "sha256": ""},
     }
     head = json.dumps(header).encode()
     refused(bad(len(head).to_bytes(8, "little") + head + bytes(5)), "")

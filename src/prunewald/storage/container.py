@@ -16,7 +16,6 @@ from prunewald.util.files import FilePath, replacing
 
 FORMAT = "prunewald"
 VERSION = "1"
-_READ = ("0", "1")
 _FREE, _RATIO = 1 << 30, 256  # bytes that a file may always take in memory; how many times its own size
 _MAX_HEADER = 100_000_000  # safetensors reads no longer one
 
@@ -27,21 +26,20 @@ class PackedFileError(ValueError):
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file holds: format version, index, tensors by key; its header by key, and the bytes of all of it."""
+    """What a file holds: index, tensors by key; its header by key, and the bytes of all of it."""
 
-    version: str
     index: str
     parts: dict[str, Tensor]
     header: dict[str, Any]
     size: int
 
 
-def write(path: FilePath, index: str, parts: Mapping[str, Tensor], version: str = VERSION) -> None:
+def write(path: FilePath, index: str, parts: Mapping[str, Tensor]) -> None:
     """Write index and tensors (contiguous, on the CPU): whole and on disk, or not at all.
 
     Not by safetensors' own writer: that orders the metadata at random, and one model should give one file.
     """
-    meta = {"format": FORMAT, "version": version, "index": index, "sha256": _digest(version, index, parts)}
+    meta = {"format": FORMAT, "version": VERSION, "index": index, "sha256": _digest(index, parts)}
     order = sorted(parts, key=lambda key: (-parts[key].itemsize, key))  # so that every tensor is aligned
     header: dict[str, Any] = {"__metadata__": meta}
     end = 0
@@ -60,7 +58,7 @@ def write(path: FilePath, index: str, parts: Mapping[str, Tensor], version: str 
 
 
 def read(path: FilePath) -> Contents:
-    """Read a file of a known version with a right checksum; ValueError with the reason."""
+    """Read a file of this version with a right checksum; ValueError with the reason."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -76,9 +74,9 @@ def read(path: FilePath) -> Contents:
             meta = _check_meta(inside.metadata() or {})
             # Copies: what is checked below is what is returned, whatever happens to the file.
             parts = {key: _copy(inside.get_tensor(key)) for key in inside.keys()}  # noqa: SIM118
-    if _digest(meta["version"], meta["index"], parts) != meta["sha256"]:
+    if _digest(meta["index"], parts) != meta["sha256"]:
         raise ValueError("the checksum does not match: the file is damaged")
-    return Contents(meta["version"], meta["index"], parts, header, size)
+    return Contents(meta["index"], parts, header, size)
 
 
 def check_size(contents: Contents, total: int, max_bytes: int | None) -> None:
@@ -108,22 +106,24 @@ def _unique_header(file: BinaryIO) -> dict[str, Any]:
 def _check_meta(meta: dict[str, str]) -> dict[str, str]:
     if meta.get("format") != FORMAT:
         raise ValueError("a safetensors file, but not one that prunewald wrote")
-    if meta.get("version") not in _READ:
-        known = " and ".join(map(repr, _READ))
-        raise ValueError(f"format version {meta.get('version')!r}; this prunewald reads versions {known}")
+    if meta.get("version") != VERSION:
+        raise ValueError(
+            f"format version {meta.get('version')!r}, and this prunewald reads {VERSION!r} alone: read it with the "
+            "prunewald that wrote it"
+        )
     if meta.keys() != {"format", "version", "index", "sha256"}:
         raise ValueError(f"the metadata has {sorted(meta)}, not format, version, index and sha256")
     return meta
 
 
-def _digest(version: str, index: str, parts: Mapping[str, Tensor]) -> str:
+def _digest(index: str, parts: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
 
     def add(chunk: bytes | memoryview) -> None:
         digest.update(len(chunk).to_bytes(8, "little"))
         digest.update(chunk)
 
-    for text in (FORMAT, version, index):
+    for text in (FORMAT, VERSION, index):
         add(text.encode())
     for key in sorted(parts):
         shape = ",".join(map(str, parts[key].shape))

@@ -3,15 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 from prunewald.pruning.report import Report
-from prunewald.storage import container, format0, index, mask_file, positions
+from prunewald.storage import container, index, mask_file, positions
 from prunewald.storage import report_json as reports
 from prunewald.storage import sections as tensors
 from prunewald.storage.container import Contents, blaming, check_size
 from prunewald.storage.index import Entry, Packed, compact
-from prunewald.storage.packed import joined, parse
+from prunewald.storage.packed import parse
+from prunewald.storage.state import unpack
 from prunewald.util.files import FilePath
 
 
@@ -98,54 +99,37 @@ def inspect(path: FilePath, *, max_bytes: int | None = None) -> Inspection:
         else:
             entries = parse(contents)
             check_size(contents, sum(entry.nbytes for entry in entries), max_bytes)
-            joined(contents, entries)  # all of it is checked
-            if contents.version == "0":
-                rows = [_section0(contents, cast(format0.Entry, entry)) for entry in entries]
-            else:
-                rows = [_section(contents, cast(Entry, entry)) for entry in entries]
-                data = index.parse(contents.index)[1]
-                report = None if data is None else reports.from_json(data)
-        return Inspection(str(path), contents.version, contents.size, rows, report)
+            unpack(entries, contents.parts)  # all of it is checked
+            rows = [_section(contents, entry) for entry in entries]
+            data = index.parse(contents.index)[1]
+            report = None if data is None else reports.from_json(data)
+        return Inspection(str(path), container.VERSION, contents.size, rows, report)
 
 
 def _section(contents: Contents, entry: Entry) -> Section:
     stored = contents.parts[entry.key]
     packed = entry.packed or Packed(entry.count, "dense", (0, 0, stored.nbytes))
-    extra = _overhead(contents, [entry.key], entry.to_dict())
+    extra = _overhead(contents, entry.key, entry.to_dict())
     bound = tensors.bound(entry, stored) / 8
     places, book, values = packed.bytes
     name = " = ".join(entry.names)
     return Section(name, entry.shape, packed.values, entry.count, packed.kept, places, book, values, extra, bound)
 
 
-def _section0(contents: Contents, entry: format0.Entry) -> Section:
-    keys = entry.parts()
-    values = contents.parts[keys.get("values", keys.get("dense", ""))]
-    places = contents.parts[keys["mask"]].nbytes if "mask" in keys else 0
-    count = math.prod(entry.shape)
-    kept = count if entry.kept is None else entry.kept
-    plain = Entry(entry.names, entry.dtype, tuple(values.shape))
-    bound = (positions.bound(count, kept) + tensors.bound(plain, values)) / 8
-    extra = _overhead(contents, list(keys.values()), asdict(entry))
-    kind = "dense" if entry.kept is None else entry.dtype
-    name = " = ".join(entry.names)
-    return Section(name, entry.shape, kind, count, kept, places, 0, values.nbytes, extra, bound)
-
-
 def _masks(contents: Contents, max_bytes: int | None) -> list[Section]:
     rows = []
     for name, mask in mask_file.joined(contents, max_bytes).items():
         shape, count, kept = tuple(mask.shape), mask.numel(), int(mask.sum())
-        extra = _overhead(contents, [f"mask/{name}"], {"name": name, "shape": shape, "kept": kept})
+        extra = _overhead(contents, f"mask/{name}", {"name": name, "shape": shape, "kept": kept})
         size, bound = contents.parts[f"mask/{name}"].nbytes, positions.bound(count, kept) / 8
         rows.append(Section(name, shape, "mask", count, kept, size, 0, 0, extra, bound))
     return rows
 
 
-def _overhead(contents: Contents, keys: list[str], row: dict[str, Any]) -> int:
+def _overhead(contents: Contents, key: str, row: dict[str, Any]) -> int:
     """Bytes of the header, as prunewald writes it, that are there for one tensor."""
     in_index = len(compact(compact(row)).encode()) - 1  # a string in a string, without its quotes; a comma
-    return in_index + sum(len(compact({key: contents.header[key]}).encode()) - 1 for key in keys)
+    return in_index + len(compact({key: contents.header[key]}).encode()) - 1
 
 
 def _finite(value: float) -> float | None:

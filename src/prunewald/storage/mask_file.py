@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from prunewald.storage import container
-from prunewald.storage import masks as bitmask
 from prunewald.storage import positions as places
 from prunewald.storage.container import Contents, blaming, check_size
 from prunewald.storage.index import compact, is_count, nonsense, unique
@@ -49,10 +48,8 @@ def joined(contents: Contents, max_bytes: int | None) -> dict[str, Tensor]:
     """Put the masks together; ValueError with the reason if index and tensors disagree."""
     rows = _parse(contents.index)
     check_keys({f"mask/{name}" for name in rows}, contents.parts)
-    if contents.version != "0":
-        check_size(contents, sum(math.prod(shape) for shape, _ in rows.values()), max_bytes)
-    join = _join0 if contents.version == "0" else _join
-    return {name: join(name, *row, contents.parts[f"mask/{name}"]) for name, row in rows.items()}
+    check_size(contents, sum(math.prod(shape) for shape, _ in rows.values()), max_bytes)
+    return {name: _join(name, *row, contents.parts[f"mask/{name}"]) for name, row in rows.items()}
 
 
 def holds_masks(index: str) -> bool:
@@ -83,7 +80,7 @@ def check_bool(masks: Mapping[str, Tensor], what: str = "the masks") -> None:
 
 def _parse(text: str) -> dict[str, tuple[tuple[int, ...], int]]:
     index = json.loads(text, object_pairs_hook=unique)
-    if isinstance(index, list) or (isinstance(index, dict) and "tensors" in index):
+    if isinstance(index, dict) and "tensors" in index:
         raise ValueError("this file holds a model, not masks: read it with pw.load")
     match index:
         case {"masks": list(rows), **rest} if not rest:
@@ -106,14 +103,3 @@ def _join(name: str, shape: tuple[int, ...], kept: int, data: Tensor) -> Tensor:
         return torch.from_numpy(places.decode(data.numpy(), math.prod(shape), kept)).reshape(shape)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"{name!r}: {error}") from error
-
-
-def _join0(name: str, shape: tuple[int, ...], kept: int, packed: Tensor) -> Tensor:
-    try:
-        # Checked against its bytes first, so what a lying shape can allocate is bounded by the file.
-        mask = bitmask.unpack(packed, math.prod(shape)).reshape(shape)
-    except (ValueError, RuntimeError) as error:
-        raise ValueError(f"{name!r}: {error}") from error
-    if (places := int(mask.sum())) != kept:
-        raise ValueError(f"{name!r}: a mask of {places} places, where the index says {kept}")
-    return mask

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from prunewald.model.targets import find_parts
 from prunewald.pruning.report import Report
-from prunewald.storage import container, format0, index
+from prunewald.storage import container, index
 from prunewald.storage import report_json as reports
 from prunewald.storage.codes.streams import Codec
 from prunewald.storage.container import Contents, blaming, check_size
@@ -110,7 +110,7 @@ def load(path: FilePath, *, into: M | None = None, max_bytes: int | None = None)
         target = plain_model(into).state_dict()
         _require(path, into, _differences({name: entry for entry in entries for name in entry.names}, target))
     with blaming(path):
-        state = joined(contents, entries)
+        state = unpack(entries, contents.parts)
     if into is None:
         return state
     _require(path, into, _clashes(state, target))
@@ -119,21 +119,12 @@ def load(path: FilePath, *, into: M | None = None, max_bytes: int | None = None)
     return into
 
 
-def parse(contents: Contents) -> list[Entry] | list[format0.Entry]:
-    """Read the index of either format."""
-    if contents.version == "0":
-        return format0.parse(contents.index)
+def parse(contents: Contents) -> list[Entry]:
+    """Read the index; ValueError with the reason if it is none, or its report makes no sense."""
     entries, report = index.parse(contents.index)
     if report is not None:
         reports.from_json(report)
     return entries
-
-
-def joined(contents: Contents, entries: list[Entry] | list[format0.Entry]) -> dict[str, Tensor]:
-    """Put the state dict together."""
-    if contents.version == "0":
-        return format0.unpack(cast(list[format0.Entry], entries), contents.parts)
-    return unpack(cast(list[Entry], entries), contents.parts)
 
 
 def plain_model(model: nn.Module) -> nn.Module:
@@ -157,7 +148,7 @@ def _require(path: FilePath, model: nn.Module, differences: list[str]) -> None:
         raise ValueError(f"{path} does not fit this {type(model).__name__}: {shown}")
 
 
-def _differences(entries: Mapping[str, Entry | format0.Entry], target: Mapping[str, Any]) -> list[str]:
+def _differences(entries: Mapping[str, Entry], target: Mapping[str, Any]) -> list[str]:
     found = [f"{name!r} is in the model only" for name in target if name not in entries]
     found += [f"{name!r} is in the file only" for name in entries if name not in target]
     for name, entry in entries.items():
