@@ -23,7 +23,7 @@ from prunewald.storage.codes import ans, huffman, streams
 from prunewald.storage.container import Contents, blaming, check_size, read
 from prunewald.storage.index import DTYPES
 from prunewald.storage.packed import parse
-from prunewald.storage.state import unpack
+from prunewald.storage.state_dict import unpack
 
 from .helpers import allocating, holding, identical, pruner
 

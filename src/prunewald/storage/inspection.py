@@ -12,7 +12,7 @@ from prunewald.storage import sections as tensors
 from prunewald.storage.container import Contents, blaming, check_size
 from prunewald.storage.index import Entry, Packed, compact
 from prunewald.storage.packed import parse
-from prunewald.storage.state import unpack
+from prunewald.storage.state_dict import unpack
 from prunewald.util.files import FilePath
 
 

@@ -13,7 +13,7 @@ from prunewald.storage import positions as places
 from prunewald.storage.container import Contents, blaming, check_size
 from prunewald.storage.index import compact, is_count, nonsense, unique
 from prunewald.storage.positions import Positions
-from prunewald.storage.state import check_keys, unfit
+from prunewald.storage.state_dict import check_keys, unfit
 from prunewald.util.files import FilePath
 
 _NONE = torch.zeros(0, dtype=torch.uint8)

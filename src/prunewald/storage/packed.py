@@ -14,7 +14,7 @@ from prunewald.storage.container import Contents, blaming, check_size
 from prunewald.storage.index import DTYPES, Entry
 from prunewald.storage.options import Size, Values, chooser
 from prunewald.storage.positions import Positions
-from prunewald.storage.state import pack, same_bits, tied, unfit, unpack
+from prunewald.storage.state_dict import pack, same_bits, tied, unfit, unpack
 from prunewald.util.files import FilePath
 
 M = TypeVar("M", bound=nn.Module)
