@@ -58,7 +58,7 @@ def corpus(folder: Path) -> list[Contents]:
         found = read(folder / "f")
         for row in json.loads(found.index)["tensors"]:
             key = f"{'packed' if 'bytes' in row else 'dense'}/{row['names'][0]}"
-            files.append(Contents(json.dumps({"tensors": [row]}), {key: found.parts[key]}, {}, found.size))
+            files.append(Contents(json.dumps({"tensors": [row]}), {key: found.tensors[key]}, {}, found.size))
     return files
 
 
@@ -116,19 +116,19 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
 
 def mutant(good: Contents, chance: random.Random) -> Contents:
     (row,) = json.loads(good.index)["tensors"]
-    parts = dict(good.parts)
+    tensors = dict(good.tensors)
     if "bytes" not in row or chance.random() < 0.25:
         chance.choice(CHANGES)(row, chance)
     else:
         sizes = row["bytes"]
         section = chance.choice([i for i in range(3) if sizes[i]])
         key = f"packed/{row['names'][0]}"
-        blob = parts[key].numpy()
+        blob = tensors[key].numpy()
         before, found, after = np.split(blob, [sum(sizes[:section]), sum(sizes[: section + 1])])
         new = damaged(found.tobytes(), chance)
-        parts[key] = torch.tensor([*before, *new, *after], dtype=torch.uint8)
+        tensors[key] = torch.tensor([*before, *new, *after], dtype=torch.uint8)
         sizes[section] = len(new)
-    return Contents(json.dumps({"tensors": [row]}), parts, {}, good.size)
+    return Contents(json.dumps({"tensors": [row]}), tensors, {}, good.size)
 
 
 def attempt(contents: Contents) -> dict[str, Tensor] | None:
@@ -136,7 +136,7 @@ def attempt(contents: Contents) -> dict[str, Tensor] | None:
         with blaming("f"):
             entries = parse(contents)
             check_size(contents, sum(entry.nbytes for entry in entries), LIMIT)
-            return unpack(entries, contents.parts)
+            return unpack(entries, contents.tensors)
     except PackedFileError:
         return None
 
@@ -215,7 +215,7 @@ def test_memory_of_a_large_tensor(tmp_path: Path, dtype: torch.dtype, keep: floa
     save(pruner(holding(w=weight), {"w": mask}), tmp_path / "f", codec=codec, positions=positions)
     good = read(tmp_path / "f")
     with allocating(6 * (good.size + weight.nbytes) + 100_000):
-        found = unpack(parse(good), good.parts)
+        found = unpack(parse(good), good.tensors)
     assert identical(found, {"w": weight})
 
 
@@ -246,9 +246,9 @@ def test_masks(tmp_path: Path) -> None:
     good = read(tmp_path / "f")
 
     def one(chance: random.Random) -> None:
-        key = chance.choice(list(good.parts))
-        blob = np.frombuffer(damaged(good.parts[key].numpy().tobytes(), chance), np.uint8)
-        bad = Contents(good.index, good.parts | {key: torch.tensor(blob)}, {}, good.size)
+        key = chance.choice(list(good.tensors))
+        blob = np.frombuffer(damaged(good.tensors[key].numpy().tobytes(), chance), np.uint8)
+        bad = Contents(good.index, good.tensors | {key: torch.tensor(blob)}, {}, good.size)
         try:
             with blaming("f"):
                 found = mask_file.joined(bad, LIMIT)

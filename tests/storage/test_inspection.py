@@ -103,7 +103,7 @@ def test_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "f"
     from prunewald.storage import container, index
 
-    entry = index.Entry(("w",), "F32", tuple(big.shape), index.Packed(0, "F32", (0, 0, 1)))
+    entry = index.TensorEntry(("w",), "F32", tuple(big.shape), index.Packing(0, "F32", (0, 0, 1)))
     container.write(path, index.dump([entry]), {"packed/w": torch.zeros(1, dtype=torch.uint8)})
     for read in (load, inspect):
         with pytest.raises(pw.PackedFileError, match="1,073,741,828 bytes, more than 1,073,741,824; max_bytes= allows"):

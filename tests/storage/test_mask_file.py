@@ -152,8 +152,8 @@ LIES: dict[str, tuple[Any, dict[str, Tensor], str]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_an_index_that_lies(tmp_path: Path, lie: str) -> None:
-    index, parts, reason = LIES[lie]
-    write(tmp_path / "f", index if isinstance(index, str) else json.dumps(index), parts)
+    index, tensors, reason = LIES[lie]
+    write(tmp_path / "f", index if isinstance(index, str) else json.dumps(index), tensors)
     refused(tmp_path, (tmp_path / "f").read_bytes(), reason)
 
 

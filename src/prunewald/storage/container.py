@@ -29,32 +29,32 @@ class Contents:
     """What a file holds: index, tensors by key; its header by key, and the bytes of all of it."""
 
     index: str
-    parts: dict[str, Tensor]
+    tensors: dict[str, Tensor]
     header: dict[str, Any]
     size: int
 
 
-def write(path: FilePath, index: str, parts: Mapping[str, Tensor]) -> None:
+def write(path: FilePath, index: str, tensors: Mapping[str, Tensor]) -> None:
     """Write index and tensors (contiguous, on the CPU): whole and on disk, or not at all.
 
     Not by safetensors' own writer: that orders the metadata at random, and one model should give one file.
     """
-    meta = {"format": FORMAT, "version": VERSION, "index": index, "sha256": _digest(index, parts)}
-    order = sorted(parts, key=lambda key: (-parts[key].itemsize, key))  # so that every tensor is aligned
+    meta = {"format": FORMAT, "version": VERSION, "index": index, "sha256": _digest(index, tensors)}
+    order = sorted(tensors, key=lambda key: (-tensors[key].itemsize, key))  # so that every tensor is aligned
     header: dict[str, Any] = {"__metadata__": meta}
     end = 0
     for key in order:
-        start, end = end, end + parts[key].nbytes
-        dtype, shape = DTYPE_NAMES[parts[key].dtype], list(parts[key].shape)
+        start, end = end, end + tensors[key].nbytes
+        dtype, shape = DTYPE_NAMES[tensors[key].dtype], list(tensors[key].shape)
         header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     head = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     if len(head) > _MAX_HEADER:
-        raise ValueError(f"{len(parts)} tensors need a header of {len(head)} bytes; at most {_MAX_HEADER} go")
+        raise ValueError(f"{len(tensors)} tensors need a header of {len(head)} bytes; at most {_MAX_HEADER} go")
     with replacing(path) as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for key in order:
-            file.write(_raw(parts[key]))
+            file.write(_raw(tensors[key]))
 
 
 def read(path: FilePath) -> Contents:
@@ -73,10 +73,10 @@ def read(path: FilePath) -> Contents:
             header = _unique_header(file)
             meta = _check_meta(inside.metadata() or {})
             # Copies: what is checked below is what is returned, whatever happens to the file.
-            parts = {key: _copy(inside.get_tensor(key)) for key in inside.keys()}  # noqa: SIM118
-    if _digest(meta["index"], parts) != meta["sha256"]:
+            tensors = {key: _copy(inside.get_tensor(key)) for key in inside.keys()}  # noqa: SIM118
+    if _digest(meta["index"], tensors) != meta["sha256"]:
         raise ValueError("the checksum does not match: the file is damaged")
-    return Contents(meta["index"], parts, header, size)
+    return Contents(meta["index"], tensors, header, size)
 
 
 def check_size(contents: Contents, total: int, max_bytes: int | None) -> None:
@@ -116,7 +116,7 @@ def _check_meta(meta: dict[str, str]) -> dict[str, str]:
     return meta
 
 
-def _digest(index: str, parts: Mapping[str, Tensor]) -> str:
+def _digest(index: str, tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
 
     def add(chunk: bytes | memoryview) -> None:
@@ -125,11 +125,11 @@ def _digest(index: str, parts: Mapping[str, Tensor]) -> str:
 
     for text in (FORMAT, VERSION, index):
         add(text.encode())
-    for key in sorted(parts):
-        shape = ",".join(map(str, parts[key].shape))
-        for text in (key, DTYPE_NAMES.get(parts[key].dtype, ""), shape):
+    for key in sorted(tensors):
+        shape = ",".join(map(str, tensors[key].shape))
+        for text in (key, DTYPE_NAMES.get(tensors[key].dtype, ""), shape):
             add(text.encode())
-        add(_raw(parts[key]))
+        add(_raw(tensors[key]))
     return digest.hexdigest()
 
 

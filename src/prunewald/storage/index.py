@@ -35,7 +35,7 @@ CODED = ("codebook", "linear")
 
 
 @dataclass(frozen=True)
-class Packed:
+class Packing:
     """How a tensor is packed: the number of survivors, how their values are stored, the bytes of its three sections."""
 
     kept: int
@@ -44,13 +44,13 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """One stored tensor: all names it goes by (tied ones share an entry), its dtype and shape; dense or packed."""
 
     names: tuple[str, ...]
     dtype: str
     shape: tuple[int, ...]
-    packed: Packed | None = None
+    packed: Packing | None = None
 
     @property
     def key(self) -> str:
@@ -73,13 +73,13 @@ class Entry:
         return plain if self.packed is None else plain | asdict(self.packed)
 
 
-def dump(entries: Sequence[Entry], report: Any = None) -> str:
+def dump(entries: Sequence[TensorEntry], report: Any = None) -> str:
     """Write the index as JSON."""
     rows = [entry.to_dict() for entry in entries]
     return compact({"tensors": rows} if report is None else {"tensors": rows, "report": report})
 
 
-def parse(text: str) -> tuple[list[Entry], Any]:
+def parse(text: str) -> tuple[list[TensorEntry], Any]:
     """Read entries and report; ValueError with the reason if the text is no index of a model."""
     match json.loads(text, object_pairs_hook=unique):
         case {"masks": _}:
@@ -106,20 +106,20 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _entry(row: Any) -> Entry:
+def _entry(row: Any) -> TensorEntry:
     match row:
         case {"names": list(names), "dtype": str(dtype), "shape": list(shape), **rest}:
             named = names and all(isinstance(name, str) for name in names)
             if named and all(map(is_count, shape)) and dtype in DTYPES:
-                return Entry(tuple(names), dtype, tuple(shape), _packed(rest) if rest else None)
+                return TensorEntry(tuple(names), dtype, tuple(shape), _packed(rest) if rest else None)
     raise nonsense(row)
 
 
-def _packed(rest: dict[Any, Any]) -> Packed:
+def _packed(rest: dict[Any, Any]) -> Packing:
     match rest:
         case {"kept": kept, "values": str(values), "bytes": [p, c, v], **more}:
             if all(map(is_count, (kept, p, c, v))) and (values in DTYPES or values in CODED) and not more:
-                return Packed(kept, values, (p, c, v))
+                return Packing(kept, values, (p, c, v))
     raise nonsense(rest)
 
 

@@ -6,18 +6,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from prunewald.pruning.report import Report
-from prunewald.storage import container, index, mask_file, positions
-from prunewald.storage import report_json as reports
-from prunewald.storage import sections as tensors
+from prunewald.storage import container, index, mask_file, positions, report_json, sections
 from prunewald.storage.container import Contents, blaming, check_size
-from prunewald.storage.index import Entry, Packed, compact
+from prunewald.storage.index import Packing, TensorEntry, compact
 from prunewald.storage.packed import parse
 from prunewald.storage.state_dict import unpack
 from prunewald.util.files import FilePath
 
 
 @dataclass(frozen=True)
-class Section:
+class StoredTensor:
     """The bytes of one tensor in a file. `overhead` is what header and index say of it, `bound` is in bytes.
 
     The bound is log2 C(n, k) for the places, the order-0 entropy of the values' codes (or of each of their bytes),
@@ -53,15 +51,15 @@ class Inspection:
     path: str
     version: str
     size: int
-    tensors: Sequence[Section]
+    tensors: Sequence[StoredTensor]
     report: Report | None = None
 
     @property
-    def total(self) -> Section:
+    def total(self) -> StoredTensor:
         """All tensors together."""
         counts = ("weights", "kept", "positions", "codebook", "values", "overhead")
         sums: dict[str, Any] = {name: sum(getattr(row, name) for row in self.tensors) for name in counts}
-        return Section("total", (), "", bound=math.fsum(row.bound for row in self.tensors), **sums)
+        return StoredTensor("total", (), "", bound=math.fsum(row.bound for row in self.tensors), **sums)
 
     @property
     def header(self) -> int:
@@ -99,30 +97,30 @@ def inspect(path: FilePath, *, max_bytes: int | None = None) -> Inspection:
         else:
             entries = parse(contents)
             check_size(contents, sum(entry.nbytes for entry in entries), max_bytes)
-            unpack(entries, contents.parts)  # all of it is checked
-            rows = [_section(contents, entry) for entry in entries]
+            unpack(entries, contents.tensors)  # all of it is checked
+            rows = [_row(contents, entry) for entry in entries]
             data = index.parse(contents.index)[1]
-            report = None if data is None else reports.from_json(data)
+            report = None if data is None else report_json.from_json(data)
         return Inspection(str(path), container.VERSION, contents.size, rows, report)
 
 
-def _section(contents: Contents, entry: Entry) -> Section:
-    stored = contents.parts[entry.key]
-    packed = entry.packed or Packed(entry.count, "dense", (0, 0, stored.nbytes))
+def _row(contents: Contents, entry: TensorEntry) -> StoredTensor:
+    stored = contents.tensors[entry.key]
+    packed = entry.packed or Packing(entry.count, "dense", (0, 0, stored.nbytes))
     extra = _overhead(contents, entry.key, entry.to_dict())
-    bound = tensors.bound(entry, stored) / 8
+    bound = sections.bound(entry, stored) / 8
     places, book, values = packed.bytes
     name = " = ".join(entry.names)
-    return Section(name, entry.shape, packed.values, entry.count, packed.kept, places, book, values, extra, bound)
+    return StoredTensor(name, entry.shape, packed.values, entry.count, packed.kept, places, book, values, extra, bound)
 
 
-def _masks(contents: Contents, max_bytes: int | None) -> list[Section]:
+def _masks(contents: Contents, max_bytes: int | None) -> list[StoredTensor]:
     rows = []
     for name, mask in mask_file.joined(contents, max_bytes).items():
         shape, count, kept = tuple(mask.shape), mask.numel(), int(mask.sum())
         extra = _overhead(contents, f"mask/{name}", {"name": name, "shape": shape, "kept": kept})
-        size, bound = contents.parts[f"mask/{name}"].nbytes, positions.bound(count, kept) / 8
-        rows.append(Section(name, shape, "mask", count, kept, size, 0, 0, extra, bound))
+        size, bound = contents.tensors[f"mask/{name}"].nbytes, positions.bound(count, kept) / 8
+        rows.append(StoredTensor(name, shape, "mask", count, kept, size, 0, 0, extra, bound))
     return rows
 
 
@@ -136,7 +134,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _cells(row: Section) -> tuple[str, ...]:
+def _cells(row: StoredTensor) -> tuple[str, ...]:
     shape = "x".join(map(str, row.shape)) if row.name != "total" else ""
     share = f"{row.kept:,} ({row.kept / row.weights:.1%})" if row.weights else "0"
     numbers = (row.positions, row.values, row.codebook, row.overhead)

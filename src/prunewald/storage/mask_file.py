@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from prunewald.storage import container
-from prunewald.storage import positions as places
 from prunewald.storage.container import Contents, blaming, check_size
 from prunewald.storage.index import compact, is_count, nonsense, unique
-from prunewald.storage.positions import Positions
+from prunewald.storage.positions import Positions, decode, encode, ways
 from prunewald.storage.state_dict import check_keys, unfit
 from prunewald.util.files import FilePath
 
@@ -25,14 +24,14 @@ def save(masks: Mapping[str, Tensor], path: FilePath, *, positions: Positions = 
     `positions`: "gaps" (Huffman), "ans", "bits" (a bit for each weight), or the smallest ("auto").
     """
     check_bool(masks)
-    ways = places.ways(positions, "auto")
-    rows, parts = [], {}
+    codecs = ways(positions, "auto")
+    rows, tensors = [], {}
     for name, mask in masks.items():
         alive = mask.detach().cpu().contiguous().view(torch.uint8) != 0  # a view of something else has other bytes
-        data = places.encode(alive.reshape(-1).numpy(), ways)
-        parts[f"mask/{name}"] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _NONE
+        data = encode(alive.reshape(-1).numpy(), codecs)
+        tensors[f"mask/{name}"] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _NONE
         rows.append({"name": name, "shape": list(mask.shape), "kept": int(alive.sum())})
-    container.write(path, compact({"masks": rows}), parts)
+    container.write(path, compact({"masks": rows}), tensors)
 
 
 def load(path: FilePath, *, max_bytes: int | None = None) -> dict[str, Tensor]:
@@ -47,9 +46,9 @@ def load(path: FilePath, *, max_bytes: int | None = None) -> dict[str, Tensor]:
 def joined(contents: Contents, max_bytes: int | None) -> dict[str, Tensor]:
     """Put the masks together; ValueError with the reason if index and tensors disagree."""
     rows = _parse(contents.index)
-    check_keys({f"mask/{name}" for name in rows}, contents.parts)
+    check_keys({f"mask/{name}" for name in rows}, contents.tensors)
     check_size(contents, sum(math.prod(shape) for shape, _ in rows.values()), max_bytes)
-    return {name: _join(name, *row, contents.parts[f"mask/{name}"]) for name, row in rows.items()}
+    return {name: _join(name, *row, contents.tensors[f"mask/{name}"]) for name, row in rows.items()}
 
 
 def holds_masks(index: str) -> bool:
@@ -100,6 +99,6 @@ def _join(name: str, shape: tuple[int, ...], kept: int, data: Tensor) -> Tensor:
     try:
         if data.dtype != torch.uint8 or data.dim() != 1:
             raise ValueError(f"positions as {data.dtype} {tuple(data.shape)}, not as bytes")
-        return torch.from_numpy(places.decode(data.numpy(), math.prod(shape), kept)).reshape(shape)
+        return torch.from_numpy(decode(data.numpy(), math.prod(shape), kept)).reshape(shape)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"{name!r}: {error}") from error

@@ -9,12 +9,12 @@ from prunewald.storage import positions
 from prunewald.storage.codes import ans, streams
 from prunewald.storage.codes.streams import Codec
 from prunewald.storage.positions import Positions
-from prunewald.storage.sections import How
+from prunewald.storage.sections import TensorOptions
 from prunewald.storage.values import LOSSY
 
 Values = str | None | Mapping[str, str | None]
 Size = int | Mapping[str, int]
-Chooser = Callable[[Sequence[str]], How]
+Chooser = Callable[[Sequence[str]], TensorOptions]
 
 
 def chooser(
@@ -29,12 +29,12 @@ def chooser(
     if "ans" in (codec, places):
         ans.require()
 
-    def how(tied: Sequence[str]) -> How:
+    def how(tied: Sequence[str]) -> TensorOptions:
         if isinstance(values, Mapping):
             wanted = _first(values, tied, None)
         else:
             wanted = values if any(name in targets for name in tied) else None
-        return How(wanted, _first(size, tied, 32) if isinstance(size, Mapping) else size, codecs, ways)
+        return TensorOptions(wanted, _first(size, tied, 32) if isinstance(size, Mapping) else size, codecs, ways)
 
     return how
 

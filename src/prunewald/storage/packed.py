@@ -7,11 +7,10 @@ from torch import Tensor, nn
 
 from prunewald.model.targets import find_parts
 from prunewald.pruning.report import Report
-from prunewald.storage import container, index
-from prunewald.storage import report_json as reports
+from prunewald.storage import container, index, report_json
 from prunewald.storage.codes.streams import Codec
 from prunewald.storage.container import Contents, blaming, check_size
-from prunewald.storage.index import DTYPES, Entry
+from prunewald.storage.index import DTYPES, TensorEntry
 from prunewald.storage.options import Size, Values, chooser
 from prunewald.storage.positions import Positions
 from prunewald.storage.state_dict import pack, same_bits, tied, unfit, unpack
@@ -83,8 +82,8 @@ def save_state(
     places: Positions,
 ) -> None:
     """Save a state dict; `targets` are the names of those that may lose bits."""
-    entries, parts = pack(state, masks, chooser(values, size, codec, places, state, targets))
-    container.write(path, index.dump(entries, None if report is None else reports.to_json(report)), parts)
+    entries, tensors = pack(state, masks, chooser(values, size, codec, places, state, targets))
+    container.write(path, index.dump(entries, None if report is None else report_json.to_json(report)), tensors)
 
 
 @overload
@@ -110,7 +109,7 @@ def load(path: FilePath, *, into: M | None = None, max_bytes: int | None = None)
         target = plain_model(into).state_dict()
         _require(path, into, _differences({name: entry for entry in entries for name in entry.names}, target))
     with blaming(path):
-        state = unpack(entries, contents.parts)
+        state = unpack(entries, contents.tensors)
     if into is None:
         return state
     _require(path, into, _clashes(state, target))
@@ -119,11 +118,11 @@ def load(path: FilePath, *, into: M | None = None, max_bytes: int | None = None)
     return into
 
 
-def parse(contents: Contents) -> list[Entry]:
+def parse(contents: Contents) -> list[TensorEntry]:
     """Read the index; ValueError with the reason if it is none, or its report makes no sense."""
     entries, report = index.parse(contents.index)
     if report is not None:
-        reports.from_json(report)
+        report_json.from_json(report)
     return entries
 
 
@@ -148,7 +147,7 @@ def _require(path: FilePath, model: nn.Module, differences: list[str]) -> None:
         raise ValueError(f"{path} does not fit this {type(model).__name__}: {shown}")
 
 
-def _differences(entries: Mapping[str, Entry], target: Mapping[str, Any]) -> list[str]:
+def _differences(entries: Mapping[str, TensorEntry], target: Mapping[str, Any]) -> list[str]:
     found = [f"{name!r} is in the model only" for name in target if name not in entries]
     found += [f"{name!r} is in the file only" for name in entries if name not in target]
     for name, entry in entries.items():

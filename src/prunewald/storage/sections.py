@@ -9,7 +9,7 @@ from torch import Tensor
 
 from prunewald.storage import positions, values
 from prunewald.storage.codes import streams
-from prunewald.storage.index import DTYPE_NAMES, DTYPES, Entry, Packed
+from prunewald.storage.index import DTYPE_NAMES, DTYPES, Packing, TensorEntry
 from prunewald.storage.values import as_bits, from_bits
 
 # Roughly what packing adds to the index.
@@ -19,7 +19,7 @@ _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class How:
+class TensorOptions:
     """How one tensor is to be stored: `values` None is bit for bit."""
 
     values: str | None
@@ -28,20 +28,20 @@ class How:
     places: tuple[frozenset[str], frozenset[str]]
 
 
-def pack(names: list[str], tensor: Tensor, mask: Tensor | None, how: How) -> tuple[Entry, Tensor]:
+def pack(names: list[str], tensor: Tensor, mask: Tensor | None, how: TensorOptions) -> tuple[TensorEntry, Tensor]:
     """Store a plain CPU tensor: with its mask, if it has one, else dense or packed, whichever is smaller."""
-    plain = Entry(tuple(names), DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
+    plain = TensorEntry(tuple(names), DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
     flat = None if mask is None or mask.all() else mask.reshape(-1).numpy()
     chosen = flat if flat is not None else _places(tensor, how)
     packed, data = _pack(tensor, chosen, how)
     if flat is None and len(data) + _MORE_INDEX >= tensor.nbytes:
         return plain, tensor
-    return Entry(plain.names, plain.dtype, plain.shape, packed), torch.from_numpy(
+    return TensorEntry(plain.names, plain.dtype, plain.shape, packed), torch.from_numpy(
         np.frombuffer(bytearray(data), np.uint8)
     )
 
 
-def unpack(entry: Entry, stored: Tensor) -> Tensor:
+def unpack(entry: TensorEntry, stored: Tensor) -> Tensor:
     """Put a tensor together; ValueError with the reason if the bytes are not its own. Its count must be bearable."""
     try:
         if entry.packed is None:
@@ -51,7 +51,7 @@ def unpack(entry: Entry, stored: Tensor) -> Tensor:
         raise ValueError(f"{entry.names[0]!r}: {error}") from error
 
 
-def sections(entry: Entry, packed: Packed, stored: Tensor) -> tuple[NDArray[np.uint8], ...]:
+def split(entry: TensorEntry, packed: Packing, stored: Tensor) -> tuple[NDArray[np.uint8], ...]:
     """Cut the bytes of a packed tensor into positions, codebook and values."""
     if stored.dtype != torch.uint8 or stored.shape != (sum(packed.bytes),):
         given = f"{stored.dtype} {tuple(stored.shape)}"
@@ -62,13 +62,13 @@ def sections(entry: Entry, packed: Packed, stored: Tensor) -> tuple[NDArray[np.u
     return tuple(np.split(stored.numpy(), [first, first + second]))
 
 
-def bound(entry: Entry, stored: Tensor) -> float:
+def bound(entry: TensorEntry, stored: Tensor) -> float:
     """Bits that no coder of independent symbols goes below: places, the values' symbols, the codebook as it is."""
     if entry.packed is None:
         planes = as_bits(stored).view(np.uint8).reshape(-1, stored.itemsize).T
         return sum(map(streams.entropy, planes)) if entry.count else 0.0
     packed = entry.packed
-    _, book, body = sections(entry, packed, stored)
+    _, book, body = split(entry, packed, stored)
     found = values.symbols(
         packed.values, values.book_size(packed.values, book.size, DTYPES[entry.dtype]), body, packed.kept
     )
@@ -76,7 +76,7 @@ def bound(entry: Entry, stored: Tensor) -> float:
     return positions.bound(entry.count, packed.kept) + coded + 8 * book.size
 
 
-def _pack(tensor: Tensor, mask: NDArray[np.bool_] | None, how: How) -> tuple[Packed, bytes]:
+def _pack(tensor: Tensor, mask: NDArray[np.bool_] | None, how: TensorOptions) -> tuple[Packing, bytes]:
     bits = as_bits(tensor)
     kept = tensor.reshape(-1) if mask is None else from_bits(bits[mask], tensor.dtype)
     if how.values is not None and tensor.dtype in _FLOATS:
@@ -85,10 +85,10 @@ def _pack(tensor: Tensor, mask: NDArray[np.bool_] | None, how: How) -> tuple[Pac
         coded = values.lossless(kept, how.codecs)
     where = b"" if mask is None else positions.encode(mask, how.places)
     sizes = (len(where), len(coded.book), len(coded.body))
-    return Packed(kept.numel(), coded.kind, sizes), where + coded.book + coded.body
+    return Packing(kept.numel(), coded.kind, sizes), where + coded.book + coded.body
 
 
-def _places(tensor: Tensor, how: How) -> NDArray[np.bool_] | None:
+def _places(tensor: Tensor, how: TensorOptions) -> NDArray[np.bool_] | None:
     """Give the places of non-zero bits, if a mask of them is worth its bytes, or zeros must stay zeros."""
     places: NDArray[np.bool_] = as_bits(tensor) != 0
     zeros = places.size - int(np.count_nonzero(places))
@@ -98,16 +98,16 @@ def _places(tensor: Tensor, how: How) -> NDArray[np.bool_] | None:
     return None
 
 
-def _dense(entry: Entry, stored: Tensor) -> Tensor:
+def _dense(entry: TensorEntry, stored: Tensor) -> Tensor:
     if DTYPE_NAMES.get(stored.dtype) != entry.dtype or stored.shape != entry.shape:
         given = f"{stored.dtype} {tuple(stored.shape)}"
         raise ValueError(f"stored as {given}, where the index says {entry.dtype} {entry.shape}")
     return _bools(stored)
 
 
-def _unpack(entry: Entry, packed: Packed, stored: Tensor) -> Tensor:
+def _unpack(entry: TensorEntry, packed: Packing, stored: Tensor) -> Tensor:
     dtype = DTYPES[entry.dtype]
-    where, book, body = sections(entry, packed, stored)
+    where, book, body = split(entry, packed, stored)
     # The survivors first: they are what the file must have bytes for.
     kept = values.decode(packed.values, book, body, packed.kept, dtype)
     mask = positions.decode(where, entry.count, packed.kept)

@@ -7,13 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from prunewald.storage import sections as tensors
-from prunewald.storage.index import DTYPE_NAMES, Entry
+from prunewald.storage import sections
+from prunewald.storage.index import DTYPE_NAMES, TensorEntry
 from prunewald.storage.options import Chooser
 from prunewald.storage.values import as_bits
 
 
-def pack(state: Mapping[str, Any], masks: Mapping[str, Tensor], how: Chooser) -> tuple[list[Entry], dict[str, Tensor]]:
+def pack(
+    state: Mapping[str, Any], masks: Mapping[str, Tensor], how: Chooser
+) -> tuple[list[TensorEntry], dict[str, Tensor]]:
     """Take a state dict apart into index entries and the tensors to store under their keys."""
     for name in masks:
         if name not in state:
@@ -21,32 +23,32 @@ def pack(state: Mapping[str, Any], masks: Mapping[str, Tensor], how: Chooser) ->
                 f"there is a mask for {name!r}, which the model's state_dict does not have; "
                 "pw.save(pruner.model, path) saves the model without its masks"
             )
-    entries: list[Entry] = []
-    parts: dict[str, Tensor] = {}
+    entries: list[TensorEntry] = []
+    tensors: dict[str, Tensor] = {}
     for names in tied(state):
         tensor = _plain(state[names[0]])
         given = [_checked(name, tensor, masks[name]) for name in names if name in masks]
         try:
-            entry, stored = tensors.pack(names, tensor, given[0] if given else None, how(names))
+            entry, stored = sections.pack(names, tensor, given[0] if given else None, how(names))
         except ValueError as error:
             raise ValueError(f"{names[0]!r}: {error}") from error
         entries.append(entry)
-        parts[entry.key] = stored
-    return entries, parts
+        tensors[entry.key] = stored
+    return entries, tensors
 
 
-def unpack(entries: Sequence[Entry], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def unpack(entries: Sequence[TensorEntry], stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Put the state dict together; ValueError with the reason if index and tensors disagree."""
-    check_keys({entry.key for entry in entries}, parts)
+    check_keys({entry.key for entry in entries}, stored)
     state: dict[str, Tensor] = {}
     for entry in entries:
-        state |= dict.fromkeys(entry.names, tensors.unpack(entry, parts[entry.key]))
+        state |= dict.fromkeys(entry.names, sections.unpack(entry, stored[entry.key]))
     return state
 
 
-def check_keys(keys: set[str], parts: Mapping[str, Tensor]) -> None:
+def check_keys(keys: set[str], stored: Mapping[str, Tensor]) -> None:
     """Refuse an index that gives other tensors than are stored."""
-    if odd := sorted(keys ^ parts.keys()):
+    if odd := sorted(keys ^ stored.keys()):
         raise ValueError(f"index and stored tensors disagree about {odd[0]!r}")
 
 
