@@ -33,7 +33,7 @@ def holding(**tensors: Tensor) -> nn.Module:
 
 def pruner(model: nn.Module, masks: dict[str, Tensor]) -> Any:
     """What storage knows of a pruner."""
-    return SimpleNamespace(model=model, masks=masks)
+    return SimpleNamespace(model=model, masks=masks, report=None)
 
 
 def net(seed: int = 0, inputs: int = 20) -> nn.Sequential:

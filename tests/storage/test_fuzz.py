@@ -22,7 +22,7 @@ from prunewald.storage import PackedFileError, load, mask_file, positions, save
 from prunewald.storage.codes import ans, huffman, streams
 from prunewald.storage.container import Contents, blaming, check_size, read
 from prunewald.storage.index import DTYPES
-from prunewald.storage.packed import parse
+from prunewald.storage.packed import read_index
 from prunewald.storage.state_dict import unpack
 
 from .helpers import allocating, holding, identical, pruner
@@ -134,7 +134,7 @@ def mutant(good: Contents, chance: random.Random) -> Contents:
 def attempt(contents: Contents) -> dict[str, Tensor] | None:
     try:
         with blaming("f"):
-            entries = parse(contents)
+            entries, _ = read_index(contents)
             check_size(contents, sum(entry.nbytes for entry in entries), LIMIT)
             return unpack(entries, contents.tensors)
     except PackedFileError:
@@ -215,7 +215,7 @@ def test_memory_of_a_large_tensor(tmp_path: Path, dtype: torch.dtype, keep: floa
     save(pruner(holding(w=weight), {"w": mask}), tmp_path / "f", codec=codec, positions=positions)
     good = read(tmp_path / "f")
     with allocating(6 * (good.size + weight.nbytes) + 100_000):
-        found = unpack(parse(good), good.tensors)
+        found = unpack(read_index(good)[0], good.tensors)
     assert identical(found, {"w": weight})
 
 
@@ -251,7 +251,7 @@ def test_masks(tmp_path: Path) -> None:
         bad = Contents(good.index, good.tensors | {key: torch.tensor(blob)}, {}, good.size)
         try:
             with blaming("f"):
-                found = mask_file.joined(bad, LIMIT)
+                found = mask_file.unpack(bad, LIMIT)
         except PackedFileError:
             return
         assert all(found[row["name"]].sum() == row["kept"] for row in json.loads(good.index)["masks"])

@@ -158,14 +158,14 @@ def test_an_index_that_lies(tmp_path: Path, lie: str) -> None:
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
-    "pruner": (pruned(), TypeError, "the masks are a SimpleNamespace: give a dict .* such as pruner.masks"),
-    "tensor": (torch.ones(2), TypeError, "the masks are a Tensor: give a dict"),
-    "nothing": ({}, ValueError, "the masks are empty: give"),
-    "key": ({1: torch.ones(2).bool()}, TypeError, "the key 1: give the names"),
-    "list": ({"w": [True]}, ValueError, "that of 'w' is a list, not a tensor: give a bool"),
-    "float": ({"w": torch.ones(2)}, ValueError, "that of 'w' is torch.float32: give a bool tensor"),
-    "meta": ({"w": torch.ones(2, device="meta").bool()}, ValueError, "that of 'w' is on the meta device"),
-    "sparse": ({"w": torch.eye(2).bool().to_sparse()}, ValueError, "that of 'w' is .*sparse_coo"),
+    "pruner": (pruned(), TypeError, "SimpleNamespace.*pruner.masks"),
+    "tensor": (torch.ones(2), TypeError, "Tensor.*pruner.masks"),
+    "nothing": ({}, ValueError, "empty.*pruner.masks"),
+    "key": ({1: torch.ones(2).bool()}, ValueError, "key 1 .*pruner.masks"),
+    "list": ({"w": [True]}, ValueError, "'w' is list.*bool"),
+    "float": ({"w": torch.ones(2)}, ValueError, "'w' is torch.float32.*bool"),
+    "meta": ({"w": torch.ones(2, device="meta").bool()}, ValueError, "'w' is .* on meta"),
+    "sparse": ({"w": torch.eye(2).bool().to_sparse()}, ValueError, "'w' is .*sparse_coo"),
 }
 
 

@@ -16,7 +16,7 @@ masks = hnp.arrays(np.bool_, st.integers(0, 400), fill=st.booleans())
 
 
 def again(mask: NDArray[np.bool_], where: str, codec: str) -> tuple[int, NDArray[np.bool_]]:
-    data = positions.encode(mask, positions.ways(where, codec))
+    data = positions.encode(mask, positions.allowed(where, codec))
     kept = int(np.count_nonzero(mask))
     return len(data), positions.decode(np.frombuffer(data, np.uint8), mask.size, kept)
 

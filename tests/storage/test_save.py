@@ -55,12 +55,9 @@ def test_weights_that_disagree_with_the_mask(tmp_path: Path, value: float) -> No
 @pytest.mark.parametrize(
     ("masks", "reason"),
     [
-        ({"nope": torch.ones(2, dtype=torch.bool)}, "mask for 'nope'"),
-        (
-            {"0.bias": torch.ones(2, dtype=torch.bool)},
-            r"mask of '0.bias' is torch.bool \(2,\), not bool \(30,\)",
-        ),
-        ({"0.bias": torch.ones(30)}, r"mask of '0.bias' is torch.float32 \(30,\), not bool \(30,\)"),
+        ({"nope": torch.ones(2, dtype=torch.bool)}, r"mask for 'nope'.*save\(pruner\.model"),
+        ({"0.bias": torch.ones(2, dtype=torch.bool)}, r"'0.bias' has shape \(2,\).*\(30,\)"),
+        ({"0.bias": torch.ones(30)}, "'0.bias' is torch.float32.*bool"),
     ],
 )
 def test_masks_that_do_not_fit(tmp_path: Path, masks: dict[str, Tensor], reason: str) -> None:

@@ -1,4 +1,4 @@
-"""One safetensors file: written atomically, checked to the last byte when it is read."""
+"""The container of a packed file: a safetensors file, written atomically, checked to the last byte when it is read."""
 
 import hashlib
 import json
@@ -12,26 +12,27 @@ import torch
 from torch import Tensor
 
 from prunewald.storage.index import DTYPE_NAMES, unique
+from prunewald.util.arguments import whole
 from prunewald.util.files import FilePath, replacing
 
 FORMAT = "prunewald"
 VERSION = "1"
-_FREE, _RATIO = 1 << 30, 256  # bytes that a file may always take in memory; how many times its own size
-_MAX_HEADER = 100_000_000  # safetensors reads no longer one
+_FREE, _RATIO = 1 << 30, 256  # tensors may take so many bytes of memory, or so many times the file
+_MAX_HEADER = 100_000_000  # safetensors reads no longer header
 
 
 class PackedFileError(ValueError):
-    """A packed file that is damaged, lies about what it holds, or is none. Names the file and the reason."""
+    """A packed file is damaged, lies about what it holds, or is none at all. Names the file and the reason."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file holds: index, tensors by key; its header by key, and the bytes of all of it."""
+    """What a file holds."""
 
     index: str
-    tensors: dict[str, Tensor]
-    header: dict[str, Any]
-    size: int
+    tensors: dict[str, Tensor]  # by key
+    header: dict[str, Any]  # what safetensors says of each tensor, by key
+    size: int  # of the whole file, in bytes
 
 
 def write(path: FilePath, index: str, tensors: Mapping[str, Tensor]) -> None:
@@ -58,7 +59,7 @@ def write(path: FilePath, index: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read(path: FilePath) -> Contents:
-    """Read a file of this version with a right checksum; ValueError with the reason."""
+    """Read a file whose version and checksum are right; a ValueError with the reason if they are not."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -79,8 +80,14 @@ def read(path: FilePath) -> Contents:
     return Contents(meta["index"], tensors, header, size)
 
 
+def check_max_bytes(max_bytes: int | None) -> None:
+    """Refuse a limit that is no number of bytes; None is the limit that `check_size` knows."""
+    if max_bytes is not None:
+        whole("max_bytes", max_bytes)
+
+
 def check_size(contents: Contents, total: int, max_bytes: int | None) -> None:
-    """Refuse a file whose tensors would take more memory than is allowed."""
+    """Refuse a file whose tensors would take `total` bytes of memory, if that is more than is allowed."""
     limit = max(_FREE, _RATIO * contents.size) if max_bytes is None else max_bytes
     if total > limit:
         raise ValueError(f"its tensors would take {total:,} bytes, more than {limit:,}; max_bytes= allows more")
@@ -88,7 +95,7 @@ def check_size(contents: Contents, total: int, max_bytes: int | None) -> None:
 
 @contextmanager
 def blaming(path: FilePath) -> Iterator[None]:
-    """Turn whatever goes wrong inside into a PackedFileError, but for the machine's own failures."""
+    """Turn any error inside into a PackedFileError of this file, but for those of disk, memory or a missing package."""
     try:
         yield
     except (OSError, MemoryError, ImportError):

@@ -1,4 +1,4 @@
-"""The index: which tensors a packed file holds, and how each is stored."""
+"""The index of a packed file: JSON that says which tensors it holds, and how each is stored."""
 
 import json
 import math
@@ -29,23 +29,22 @@ DTYPES = {
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-
-# How values can be stored, beside the dtypes: codes, and the values or the whole numbers they stand for.
+# Values are stored in one of the dtypes, or as codes: of the entries of a codebook, or of whole multiples of a scale.
 CODED = ("codebook", "linear")
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How a tensor is packed: the number of survivors, how their values are stored, the bytes of its three sections."""
+    """How a packed tensor is stored: how many values survive, in which form, and how long its three sections are."""
 
     kept: int
-    values: str
+    values: str  # one of DTYPES, or of CODED
     bytes: tuple[int, int, int]  # positions, codebook, values
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One stored tensor: all names it goes by (tied ones share an entry), its dtype and shape; dense or packed."""
+    """One tensor in the index. Tied tensors share an entry and all their names; without `packed` it is stored dense."""
 
     names: tuple[str, ...]
     dtype: str
@@ -68,7 +67,7 @@ class TensorEntry:
         return self.count * DTYPES[self.dtype].itemsize
 
     def to_dict(self) -> dict[str, Any]:
-        """As the index has it."""
+        """The entry as the index spells it."""
         plain = {"names": self.names, "dtype": self.dtype, "shape": self.shape}
         return plain if self.packed is None else plain | asdict(self.packed)
 
@@ -80,7 +79,7 @@ def dump(entries: Sequence[TensorEntry], report: Any = None) -> str:
 
 
 def parse(text: str) -> tuple[list[TensorEntry], Any]:
-    """Read entries and report; ValueError with the reason if the text is no index of a model."""
+    """Read entries and report; a ValueError with the reason if the text is not the index of a model."""
     match json.loads(text, object_pairs_hook=unique):
         case {"masks": _}:
             raise ValueError("this file holds masks, not a model: read it with pw.masks.load")
@@ -111,11 +110,11 @@ def _entry(row: Any) -> TensorEntry:
         case {"names": list(names), "dtype": str(dtype), "shape": list(shape), **rest}:
             named = names and all(isinstance(name, str) for name in names)
             if named and all(map(is_count, shape)) and dtype in DTYPES:
-                return TensorEntry(tuple(names), dtype, tuple(shape), _packed(rest) if rest else None)
+                return TensorEntry(tuple(names), dtype, tuple(shape), _packing(rest) if rest else None)
     raise nonsense(row)
 
 
-def _packed(rest: dict[Any, Any]) -> Packing:
+def _packing(rest: dict[Any, Any]) -> Packing:
     match rest:
         case {"kept": kept, "values": str(values), "bytes": [p, c, v], **more}:
             if all(map(is_count, (kept, p, c, v))) and (values in DTYPES or values in CODED) and not more:
@@ -124,10 +123,10 @@ def _packed(rest: dict[Any, Any]) -> Packing:
 
 
 def nonsense(row: Any) -> ValueError:
-    """What to raise for an entry that cannot be."""
+    """The error to raise for an entry of an index that cannot be one."""
     return ValueError(f"the index has an entry that makes no sense: {str(row)[:200]}")
 
 
 def is_count(value: Any) -> bool:
-    """Tell whether a value from JSON is a size or a number of things."""
+    """Whether a value from JSON is a size, or a number of things."""
     return type(value) is int and 0 <= value < 2**63
