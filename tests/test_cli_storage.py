@@ -11,8 +11,7 @@ from torch import Tensor
 import prunewald as pw
 from prunewald import cli
 from prunewald.storage import inspect, load
-
-from .helpers import identical, net, pruned
+from tests.storage.helpers import identical, net, pruned
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from prunewald.storage import load, save
 from prunewald.storage.codes import ans, huffman, streams
-
-from .helpers import holding
+from tests.storage.helpers import holding
 
 symbols = hnp.arrays(np.uint8, st.integers(1, 3000), elements=st.integers(0, 255), fill=st.integers(0, 7))
 CODECS = ["raw", "huffman", "ans"]
