@@ -82,6 +82,12 @@ def test_it_prints_as_a_table_and_goes_to_json():
     assert data["layers"][0]["share_by_chance"] == pytest.approx(0.1)
 
 
+def test_notebooks_show_it_as_html():
+    shown = pm.compare({"w<": bits("1100")}, {"w<": bits("1000")})._repr_html_()
+    assert shown.startswith("<table>")
+    assert all(f">{cell}<" in shown for cell in ("layer", "w&lt;", "50.0%", "total"))
+
+
 def test_where_nothing_is_kept_or_nothing_is_there():
     overlap = pm.compare({"w": bits("000"), "v": bits("")}, {"w": bits("110"), "v": bits("")})
     assert math.isnan(overlap.layers[0].share)

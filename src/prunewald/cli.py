@@ -105,7 +105,7 @@ def _inspect(args: argparse.Namespace) -> None:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """What is wrong with a file or a setting, without the way there."""
+    """Turn a ValueError about a file or a setting into the one line that `main` prints, without a traceback."""
     try:
         yield
     except ValueError as error:

@@ -114,8 +114,8 @@ def _overlap(name: str, a: Tensor, b: Tensor) -> LayerOverlap:
     return LayerOverlap(name, n, kept_a, kept_b, both, kept_a * kept_b / max(n, 1))
 
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
+def _ratio(some: float, whole: float) -> float:
+    return some / whole if whole else math.nan
 
 
 def _cells(row: LayerOverlap) -> tuple[str, ...]:

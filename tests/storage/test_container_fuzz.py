@@ -153,6 +153,7 @@ def many(times: int, job: Callable[[random.Random], None]) -> None:
     some()
 
 
+@pytest.mark.slow
 def test_behind_the_checksum(tmp_path: Path) -> None:
     files = corpus(tmp_path)
     assert all(attempt(good) for good in files)
@@ -194,6 +195,7 @@ def test_every_kind_of_code_is_among_them(tmp_path: Path, monkeypatch: pytest.Mo
     assert {"codebook", "linear", "BF16", "F32", None} <= set(kinds)
 
 
+@pytest.mark.slow
 def test_memory(tmp_path: Path) -> None:
     files, chance = corpus(tmp_path), random.Random(1)
     for _ in range(500):
@@ -232,6 +234,7 @@ def whole_file(good: bytes, path: Path, read: Callable[[Path], dict[str, Tensor]
     path.write_bytes(good)
 
 
+@pytest.mark.slow
 def test_before_the_checksum(tmp_path: Path) -> None:
     torch.manual_seed(0)
     weight, mask = sparse(0.3, 20, 30)
@@ -239,6 +242,7 @@ def test_before_the_checksum(tmp_path: Path) -> None:
     whole_file((tmp_path / "f").read_bytes(), tmp_path / "f", load, BEFORE)
 
 
+@pytest.mark.slow
 def test_masks(tmp_path: Path) -> None:
     torch.manual_seed(0)
     mask_file.save({f"w{keep}": torch.rand(30, 40) < keep for keep in (0.02, 0.3, 0.8)}, tmp_path / "f")
@@ -268,20 +272,3 @@ def test_memory_for_the_header(text: str) -> None:
     index = '{"tensors":[' + (text * (300_000 // len(text)))[:-1] + "]}"
     with allocating(64 * len(index)):
         assert attempt(Contents(index, {}, {}, len(index))) is None
-
-
-def test_memory_of_wide_gaps() -> None:
-    """Gaps of nine low bits, as no writer would store them, and all of them small."""
-    count, coded = 1 << 22, 1 << 21
-    planes = b"\xff" * (coded // 8) + bytes(coded)
-    data = np.frombuffer(bytes([1, 9]) + bytes(8) + planes + bytes([3, 0]), np.uint8)
-    with allocating(8 * (data.size + count)):
-        mask = positions.decode(data, count, coded)
-    assert mask[1::2].all()
-    assert not mask[::2].any()
-
-
-def test_memory_of_counting() -> None:
-    symbols = np.zeros(1 << 23, np.uint8)
-    with allocating(2 * symbols.size):
-        assert streams.entropy(symbols) == 0

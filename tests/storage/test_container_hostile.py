@@ -278,6 +278,14 @@ def test_what_the_lies_are_made_of_is_true(tmp_path: Path) -> None:
     assert torch.equal(load(tmp_path / "f")["w"], torch.ones(3, 3))
 
 
+def test_the_error_is_a_value_error_with_file_and_cause(tmp_path: Path) -> None:
+    save(pruned(), tmp_path / "bad.pw")
+    (tmp_path / "bad.pw").write_bytes(b"")
+    with pytest.raises(ValueError, match=str(tmp_path)) as caught:
+        load(tmp_path / "bad.pw")
+    assert caught.value.__cause__ is not None
+
+
 def test_offsets_that_are_not_aligned(bad: Files) -> None:
     """Legal for safetensors, and torch cannot view it: read or refused, never a crash."""
     header = {
@@ -287,11 +295,3 @@ def test_offsets_that_are_not_aligned(bad: Files) -> None:
     }
     head = json.dumps(header).encode()
     refused(bad(len(head).to_bytes(8, "little") + head + bytes(5)), "")
-
-
-def test_the_error_is_a_value_error_with_file_and_cause(tmp_path: Path) -> None:
-    save(pruned(), tmp_path / "bad.pw")
-    (tmp_path / "bad.pw").write_bytes(b"")
-    with pytest.raises(ValueError, match=str(tmp_path)) as caught:
-        load(tmp_path / "bad.pw")
-    assert caught.value.__cause__ is not None

@@ -81,7 +81,7 @@ def read(path: FilePath) -> Contents:
 
 
 def check_max_bytes(max_bytes: int | None) -> None:
-    """Refuse a limit that is no number of bytes; None is the limit that `check_size` knows."""
+    """Refuse a limit that is no number of bytes; None stands for the default of `check_size`."""
     if max_bytes is not None:
         whole("max_bytes", max_bytes)
 

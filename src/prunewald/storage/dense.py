@@ -66,7 +66,7 @@ def read_dense(source: FilePath) -> dict[str, Tensor]:
         except SafetensorError as error:
             raise ValueError(f"{source}: not a whole safetensors file ({error})") from error
     if _is_packed(source):
-        raise ValueError(f"{source}: packed already; {_REMEDY}")
+        raise ValueError(f"{source}: packed already; `prunewald unpack` makes it dense")
     found: Any = read_torch(source, "state dict that torch.save wrote", _REMEDY)
     for wrapper in _WRAPPERS:
         if isinstance(found, Mapping) and isinstance(found.get(wrapper), Mapping):
