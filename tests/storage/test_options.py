@@ -35,7 +35,7 @@ def test_numpys_numbers() -> None:
 def test_codecs() -> None:
     found = chosen("fc.weight", codec="huffman", positions="bits")
     assert found.codecs == {"raw", "huffman"}
-    assert (found.places.bits, found.places.gaps) == ({"raw"}, set())
+    assert (found.places.bits, found.places.gaps) == (frozenset({"raw"}), frozenset())
 
 
 @pytest.mark.parametrize(
