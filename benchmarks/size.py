@@ -91,7 +91,7 @@ def ours(dense: Tensor, mask: Tensor, folder: Path, values: str | None = None) -
     """The packed file, by both entropy codes; as the weights are, or with k-means."""
     model = nn.Module()
     model.register_buffer("w", dense)
-    pruner: Any = SimpleNamespace(model=model, masks={"w": mask})
+    pruner: Any = SimpleNamespace(model=model, masks={"w": mask}, report=None)
 
     def way(codec: Any) -> Way:
         path = folder / codec

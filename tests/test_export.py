@@ -58,6 +58,7 @@ def test_tied_tensors_are_written_once(tmp_path):
     assert torch.equal(fresh[1].weight, model[0].weight)
 
 
+@pytest.mark.slow
 def test_onnx_runs_in_onnxruntime_with_any_batch(tmp_path, x):
     onnxruntime = pytest.importorskip("onnxruntime")
     model, _ = pruned()
@@ -72,9 +73,10 @@ def test_onnx_runs_in_onnxruntime_with_any_batch(tmp_path, x):
     torch.testing.assert_close(torch.from_numpy(got), outputs(model, many), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_onnx_that_differs_is_not_written(tmp_path, x):
     pytest.importorskip("onnxruntime")
-    with pytest.raises(ValueError, match=r"above tolerance=-1.0: nothing was written"):
+    with pytest.raises(ValueError, match=r"tolerance=-1.0.*nothing was written"):
         export.to_onnx(pruned()[0], x, tmp_path / "model.onnx", tolerance=-1.0)
     assert not list(tmp_path.iterdir())
 
@@ -91,8 +93,8 @@ def test_the_form_of_torchs_own_pruning_and_back(x):
     model, pruner = pruned()
     state = export.to_torch_prune(model, pruner.masks)
     fresh = pruned()[0]
-    for part in (fresh[0], fresh[5]):
-        prune.identity(part, "weight")
+    for layer in (fresh[0], fresh[5]):
+        prune.identity(layer, "weight")
     fresh.load_state_dict(state)
     assert torch.equal(outputs(fresh, x), outputs(model, x))
     plain, masks = export.from_torch_prune(fresh.state_dict())
@@ -105,11 +107,23 @@ def test_the_form_of_torchs_own_pruning_and_back(x):
     assert other.sparsity == pruner.sparsity
 
 
+def test_a_compiled_model_has_the_names_of_the_one_inside(tmp_path, x):
+    from safetensors.torch import load_file
+
+    model, pruner = pruned()
+    compiled = torch.compile(model)
+    export.to_safetensors(compiled, tmp_path / "model.safetensors")
+    assert load_file(tmp_path / "model.safetensors").keys() == model.state_dict().keys()
+    export.to_torch_export(compiled, x, tmp_path / "model.pt2")
+    assert torch.export.load(tmp_path / "model.pt2").state_dict.keys() >= dict(model.named_parameters()).keys()
+    assert export.to_torch_prune(compiled, pruner.masks).keys() == export.to_torch_prune(model, pruner.masks).keys()
+
+
 def test_what_does_not_fit_is_named():
     model, pruner = pruned()
-    with pytest.raises(ValueError, match=r"its '7\.weight' is missing"):
+    with pytest.raises(ValueError, match=r"'7\.weight' is no parameter"):
         export.to_torch_prune(model, {"7.weight": pruner.masks["5.weight"]})
-    with pytest.raises(ValueError, match=r"'a_orig' has no 'a_mask' beside it"):
+    with pytest.raises(ValueError, match=r"'a_orig' has no 'a_mask'"):
         export.from_torch_prune({"a_orig": torch.ones(2)})
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         export.to_safetensors(model, "nowhere/model.safetensors")

@@ -16,8 +16,7 @@ from prunewald.lab.demo import Demo, farewell, run
 from prunewald.lab.records import ResultsError
 from prunewald.lab.reproduce import Machine, MachineError, describe, needs, pages, reproduce
 from prunewald.lab.settings import EXPERIMENTS, Settings, SettingsError, read_toml, settings
-from prunewald.storage import dense as checkpoints
-from prunewald.storage import inspect
+from prunewald.storage import dense, inspect
 from prunewald.storage.codes.streams import Codec
 from prunewald.storage.positions import Positions
 from prunewald.storage.values import LOSSY
@@ -90,12 +89,12 @@ def _results(args: argparse.Namespace) -> None:
 def _pack(args: argparse.Namespace) -> None:
     how = {name: getattr(args, name) for name in ("values", "size", "codec", "positions")}
     with _one_line():
-        print(checkpoints.pack(args.checkpoint, args.file, **how))
+        print(dense.pack(args.checkpoint, args.file, **how))
 
 
 def _unpack(args: argparse.Namespace) -> None:
     with _one_line():
-        checkpoints.unpack(args.file, args.checkpoint, max_bytes=args.max_bytes)
+        dense.unpack(args.file, args.checkpoint, max_bytes=args.max_bytes)
 
 
 def _inspect(args: argparse.Namespace) -> None:
@@ -106,7 +105,7 @@ def _inspect(args: argparse.Namespace) -> None:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """What is wrong with a file or a setting, without the way there."""
+    """Turn a ValueError about a file or a setting into the one line that `main` prints, without a traceback."""
     try:
         yield
     except ValueError as error:

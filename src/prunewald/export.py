@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prunewald.uncertainty.curvature import evaluating
+from prunewald.model.masking import check_masks
+from prunewald.model.modules import evaluating, plain
 from prunewald.util.files import FilePath, replacing
 
 Inputs = Tensor | tuple[Any, ...]
@@ -21,7 +22,8 @@ Inputs = Tensor | tuple[Any, ...]
 def to_safetensors(model: nn.Module, path: FilePath) -> None:
     """Write all parameters and buffers, dense, zeros included; `safetensors.torch.load_model` reads it back.
 
-    Of tied tensors only the first is written, as safetensors has it, and the other names stand in the metadata.
+    Of tied tensors only the first is written, as safetensors' own `save_model` does, and the metadata has their other
+    names.
     """
     try:
         from safetensors.torch import save
@@ -30,7 +32,7 @@ def to_safetensors(model: nn.Module, path: FilePath) -> None:
     first: dict[Any, str] = {}
     others: dict[str, str] = {}
     kept: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in plain(model).state_dict().items():
         same = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else name
         if first.setdefault(same, name) == name:
             kept[name] = tensor.detach().cpu().contiguous()
@@ -52,10 +54,11 @@ def to_onnx(model: nn.Module, inputs: Inputs, path: FilePath, *, tolerance: floa
     except ImportError as error:
         raise ImportError(f"to_onnx() needs {error.name}: pip install 'prunewald[export]'") from error
     example = inputs if isinstance(inputs, tuple) else (inputs,)
-    with _exporting(model):
-        wanted = _first(model(*example))
+    inside = plain(model)
+    with _exporting(inside):
+        wanted = _first(inside(*example))
         program: Any = torch.onnx.export(
-            model, example, dynamo=True, verbose=False, dynamic_shapes=_open_batches(example)
+            inside, example, dynamo=True, verbose=False, dynamic_shapes=_open_batches(example)
         )
     content = program.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
@@ -75,8 +78,9 @@ def to_onnx(model: nn.Module, inputs: Inputs, path: FilePath, *, tolerance: floa
 def to_torch_export(model: nn.Module, inputs: Inputs, path: FilePath) -> None:
     """Write a program of torch.export, which `torch.export.load` reads back without the model's code."""
     example = inputs if isinstance(inputs, tuple) else (inputs,)
-    with _exporting(model):
-        program = torch.export.export(model, example, dynamic_shapes=_open_batches(example))
+    inside = plain(model)
+    with _exporting(inside):
+        program = torch.export.export(inside, example, dynamic_shapes=_open_batches(example))
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     with replacing(path) as file:
@@ -88,13 +92,9 @@ def to_torch_prune(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, T
 
     It loads into a model on which `torch.nn.utils.prune.identity` was called for these parameters.
     """
-    state: dict[str, Tensor] = dict(model.state_dict())
+    state: dict[str, Tensor] = dict(plain(model).state_dict())
+    check_masks(masks, state)
     for name, mask in masks.items():
-        if name not in state or state[name].shape != mask.shape:
-            held = f"of shape {tuple(state[name].shape)}" if name in state else "missing"
-            raise ValueError(
-                f"the masks are of another model: its {name!r} is {held}, the mask has {tuple(mask.shape)}"
-            )
         weight = state.pop(name)
         state |= {f"{name}_orig": weight, f"{name}_mask": mask.to(weight)}
     return state
@@ -104,20 +104,20 @@ def from_torch_prune(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], di
     """A plain state dict, and the masks, from one of a model that torch.nn.utils.prune has pruned."""
     masked = [name.removesuffix("_orig") for name in state if name.endswith("_orig")]
     masks = {}
-    plain = {name: t for name, t in state.items() if not name.endswith(("_orig", "_mask"))}
+    weights = {name: t for name, t in state.items() if not name.endswith(("_orig", "_mask"))}
     for name in masked:
         if f"{name}_mask" not in state:
             raise ValueError(
                 f"{name + '_orig'!r} has no {name + '_mask'!r} beside it: not a state dict of a pruned model"
             )
         masks[name] = state[f"{name}_mask"] != 0
-        plain[name] = state[f"{name}_orig"] * masks[name]
-    return plain, masks
+        weights[name] = state[f"{name}_orig"] * masks[name]
+    return weights, masks
 
 
 @contextmanager
 def _exporting(model: nn.Module) -> Iterator[None]:
-    """As it will be run, in eval mode; torch's own deprecations are not the user's."""
+    """In eval mode, as it will be run, and without the warnings that torch gives about itself."""
     with evaluating(model), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""Masks as things of their own: kept in a file, compared, laid on another model of the same kind.
+"""Masks as things of their own: saved to a file, compared, laid on another model of the same kind.
 
 Masks are a `dict[str, Tensor]` of bool by parameter name, True where a weight is alive, as `pruner.masks` gives them.
 """
@@ -11,19 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prunewald.storage.mask_file import check_bool, load, save
+from prunewald.model.masking import check_masks
+from prunewald.model.modules import plain
+from prunewald.storage.mask_file import load, save
+from prunewald.util.tables import html_table, text_table
 from prunewald.util.tensors import zero_
 
 __all__ = ["LayerOverlap", "Overlap", "apply_", "compare", "load", "save"]
 
-_SHOWN = 5
+_HEAD = ("layer", "weights", "kept a", "kept b", "both", "a's in b", "by chance", "Jaccard", "by chance")
 
 
 @dataclass(frozen=True)
 class LayerOverlap:
-    """How two masks of one tensor overlap; shares are NaN where there is nothing to share.
+    """How two masks of one tensor overlap: how many weights each keeps, and how many both do.
 
-    By chance means: with as many weights kept in each, at places drawn at random.
+    What is "by chance" is expected of two masks that keep as many weights each, at places drawn at random. Shares of
+    nothing are NaN.
     """
 
     name: str
@@ -31,26 +35,26 @@ class LayerOverlap:
     kept_a: int
     kept_b: int
     both: int
-    both_by_chance: float  # expected
+    both_by_chance: float
 
     @property
     def share(self) -> float:
-        """The share of a's kept weights that b keeps."""
+        """Of the weights that a keeps, the share that b keeps too."""
         return _ratio(self.both, self.kept_a)
 
     @property
     def share_by_chance(self) -> float:
-        """The share to expect by chance: that of all weights that b keeps."""
+        """The share to expect by chance: as large as that of all weights which b keeps."""
         return _ratio(self.both_by_chance, self.kept_a)
 
     @property
     def jaccard(self) -> float:
-        """Kept by both, of those kept by either."""
+        """Jaccard's index (1901): of the weights that a or b keeps, the share that both keep."""
         return _ratio(self.both, self.kept_a + self.kept_b - self.both)
 
     @property
     def jaccard_by_chance(self) -> float:
-        """The same at the number in both that chance would give."""
+        """Jaccard's index if as many were in both as chance would give."""
         return _ratio(self.both_by_chance, self.kept_a + self.kept_b - self.both_by_chance)
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,7 +72,10 @@ class Overlap:
 
     @property
     def total(self) -> LayerOverlap:
-        """All layers together; chance draws within each, so to agree on how much each one keeps counts for nothing."""
+        """All layers together.
+
+        Chance draws places within each layer, so to agree on how much each layer keeps counts for nothing.
+        """
         fields = ("weights", "kept_a", "kept_b", "both", "both_by_chance")
         return LayerOverlap("total", *(sum(getattr(layer, field) for layer in self.layers) for field in fields))
 
@@ -77,30 +84,16 @@ class Overlap:
         return {"total": self.total.to_dict(), "layers": [layer.to_dict() for layer in self.layers]}
 
     def __str__(self) -> str:
-        head = ("layer", "weights", "kept a", "kept b", "both", "a's in b", "by chance", "Jaccard", "by chance")
-        table = [head, *map(_cells, self.layers), _cells(self.total)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join([name.ljust(widths[0]), *map(str.rjust, numbers, widths[1:])]) for name, *numbers in table]
-        rule = "-" * len(lines[0])
-        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+        return text_table(_HEAD, [_cells(layer) for layer in self.layers], total=_cells(self.total))
+
+    def _repr_html_(self) -> str:
+        return html_table(_HEAD, [_cells(layer) for layer in self.layers], total=_cells(self.total))
 
 
 def compare(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Overlap:
     """Compare the masks of two prunings of one kind of model, beside what chance would give."""
-    check_bool(a, "the masks a")
-    check_bool(b, "the masks b")
-    differences = [f"{name!r} is in a only" for name in a if name not in b]
-    differences += [f"{name!r} is in b only" for name in b if name not in a]
-    differences += [
-        f"{name!r} is {tuple(a[name].shape)} in a, {tuple(b[name].shape)} in b"
-        for name in a
-        if name in b and a[name].shape != b[name].shape
-    ]
-    if differences:
-        raise ValueError(
-            f"masks of different weights: {_some(differences)}. Give those of the same kind of model, or only the "
-            "entries that both have"
-        )
+    check_masks(a, empty=False, what="masks a")
+    check_masks(b, a, every=True, what="masks b, beside a")
     return Overlap([_overlap(name, mask, b[name].to(mask.device)) for name, mask in a.items()])
 
 
@@ -110,26 +103,10 @@ def apply_(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
 
     Nothing holds the zeros when it trains on: for that, `pruner.set_masks(masks)`. On any error the model is as it was.
     """
-    check_bool(masks)
-    plain: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    params = dict(plain.named_parameters(remove_duplicate=False))  # a tied weight by any of its names
-    if differences := [reason for name, mask in masks.items() if (reason := _misfit(name, mask, params.get(name)))]:
-        raise ValueError(
-            f"these masks do not fit this {type(plain).__name__}: {_some(differences)}. Give a model of the kind they "
-            "were made for, or only the masks it has weights for"
-        )
+    params = dict(plain(model).named_parameters(remove_duplicate=False))  # a tied weight by any of its names
+    check_masks(masks, params, empty=False, what=f"masks for a {type(plain(model)).__name__}")
     for name, mask in masks.items():
         zero_(params[name], mask.to(params[name].device))
-
-
-def _misfit(name: str, mask: Tensor, param: Tensor | None) -> str | None:
-    if param is None:
-        return f"{name!r} is no parameter of the model"
-    if nn.parameter.is_lazy(param) or param.is_meta:
-        return f"{name!r} has no values in the model yet"
-    if mask.shape != param.shape:
-        return f"{name!r} is {tuple(mask.shape)} in the masks, {tuple(param.shape)} in the model"
-    return None
 
 
 def _overlap(name: str, a: Tensor, b: Tensor) -> LayerOverlap:
@@ -137,12 +114,8 @@ def _overlap(name: str, a: Tensor, b: Tensor) -> LayerOverlap:
     return LayerOverlap(name, n, kept_a, kept_b, both, kept_a * kept_b / max(n, 1))
 
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
-
-
-def _some(differences: Sequence[str]) -> str:
-    return "; ".join(differences[:_SHOWN]) + ("; ..." if len(differences) > _SHOWN else "")
+def _ratio(some: float, whole: float) -> float:
+    return some / whole if whole else math.nan
 
 
 def _cells(row: LayerOverlap) -> tuple[str, ...]:

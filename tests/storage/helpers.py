@@ -1,4 +1,4 @@
-"""Small models and stand-in pruners."""
+"""Small models, stand-in pruners, drawn symbols, and what many tests ask of a file."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -7,9 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from prunewald.storage import PackedFileError, load
@@ -33,7 +35,7 @@ def holding(**tensors: Tensor) -> nn.Module:
 
 def pruner(model: nn.Module, masks: dict[str, Tensor]) -> Any:
     """What storage knows of a pruner."""
-    return SimpleNamespace(model=model, masks=masks)
+    return SimpleNamespace(model=model, masks=masks, report=None)
 
 
 def net(seed: int = 0, inputs: int = 20) -> nn.Sequential:
@@ -92,3 +94,9 @@ def allocating(limit: float) -> Iterator[None]:
     finally:
         tracemalloc.stop()
     assert peak <= limit
+
+
+def skewed(count: int, alphabet: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Symbols of which the small ones come most often."""
+    drawn = np.random.default_rng(seed).geometric(0.3, count) - 1
+    return np.minimum(drawn, alphabet - 1).astype(np.uint8)

@@ -120,7 +120,7 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 MASK = torch.tensor([0, 0, 255, 3, 0], dtype=torch.uint8)  # raw bytes: the first two
-PARTS = {"mask/w": MASK}
+STORED = {"mask/w": MASK}
 
 # Index, tensors, and why not: all with a right checksum.
 LIES: dict[str, tuple[Any, dict[str, Tensor], str]] = {
@@ -129,43 +129,43 @@ LIES: dict[str, tuple[Any, dict[str, Tensor], str]] = {
     "no JSON": ("{", {}, "Expecting"),
     "no list": ({"masks": {}}, {}, "neither"),
     "more": ({"masks": [], "model": []}, {}, "neither"),
-    "no object": ({"masks": [1]}, PARTS, "makes no sense"),
-    "name a number": ({"masks": [row(name=1)]}, PARTS, "makes no sense"),
-    "shape negative": ({"masks": [row(shape=[-3, -3])]}, PARTS, "makes no sense"),
-    "shape true": ({"masks": [row(shape=[True, 9])]}, PARTS, "makes no sense"),
-    "kept fractional": ({"masks": [row(kept=2.0)]}, PARTS, "makes no sense"),
-    "kept missing": ({"masks": [{"name": "w", "shape": [9]}]}, PARTS, "makes no sense"),
-    "further key": ({"masks": [row(more=1)]}, PARTS, "makes no sense"),
-    "twice": ({"masks": [row(), row()]}, PARTS, "'w' comes twice"),
+    "no object": ({"masks": [1]}, STORED, "makes no sense"),
+    "name a number": ({"masks": [row(name=1)]}, STORED, "makes no sense"),
+    "shape negative": ({"masks": [row(shape=[-3, -3])]}, STORED, "makes no sense"),
+    "shape true": ({"masks": [row(shape=[True, 9])]}, STORED, "makes no sense"),
+    "kept fractional": ({"masks": [row(kept=2.0)]}, STORED, "makes no sense"),
+    "kept missing": ({"masks": [{"name": "w", "shape": [9]}]}, STORED, "makes no sense"),
+    "further key": ({"masks": [row(more=1)]}, STORED, "makes no sense"),
+    "twice": ({"masks": [row(), row()]}, STORED, "'w' comes twice"),
     "mask missing": ({"masks": [row()]}, {}, "disagree about 'mask/w'"),
-    "mask too many": ({"masks": [row()]}, PARTS | {"mask/v": MASK}, "disagree about 'mask/v'"),
-    "too many places": ({"masks": [row(kept=1)]}, PARTS, "'w': 1 values for a mask of 2 places"),
+    "mask too many": ({"masks": [row()]}, STORED | {"mask/v": MASK}, "disagree about 'mask/v'"),
+    "too many places": ({"masks": [row(kept=1)]}, STORED, "'w': 1 values for a mask of 2 places"),
     "padding set": ({"masks": [row(shape=[3, 4])]}, {"mask/w": MASK.index_fill(0, torch.tensor(4), 16)}, "padding"),
-    "too short": ({"masks": [row(shape=[3, 6])]}, PARTS, "'w': 3 symbols of a byte each in 2 bytes"),
-    "huge": ({"masks": [row(shape=[2**40])]}, PARTS, "would take 1,099,511,627,776 bytes"),
-    "huger": ({"masks": [row(shape=[2**62] * 50)]}, PARTS, "would take"),
+    "too short": ({"masks": [row(shape=[3, 6])]}, STORED, "'w': 3 symbols of a byte each in 2 bytes"),
+    "huge": ({"masks": [row(shape=[2**40])]}, STORED, "would take 1,099,511,627,776 bytes"),
+    "huger": ({"masks": [row(shape=[2**62] * 50)]}, STORED, "would take"),
     "another dtype": ({"masks": [row()]}, {"mask/w": MASK.to(torch.int8)}, "int8"),
     "two dimensions": ({"masks": [row()]}, {"mask/w": MASK.view(1, 5)}, "not as bytes"),
-    "more than there are": ({"masks": [row(kept=10)]}, PARTS, "10 places of 9"),
+    "more than there are": ({"masks": [row(kept=10)]}, STORED, "10 places of 9"),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_an_index_that_lies(tmp_path: Path, lie: str) -> None:
-    index, parts, reason = LIES[lie]
-    write(tmp_path / "f", index if isinstance(index, str) else json.dumps(index), parts)
+    index, tensors, reason = LIES[lie]
+    write(tmp_path / "f", index if isinstance(index, str) else json.dumps(index), tensors)
     refused(tmp_path, (tmp_path / "f").read_bytes(), reason)
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
-    "pruner": (pruned(), TypeError, "the masks are a SimpleNamespace: give a dict .* such as pruner.masks"),
-    "tensor": (torch.ones(2), TypeError, "the masks are a Tensor: give a dict"),
-    "nothing": ({}, ValueError, "the masks are empty: give"),
-    "key": ({1: torch.ones(2).bool()}, TypeError, "the key 1: give the names"),
-    "list": ({"w": [True]}, ValueError, "that of 'w' is a list, not a tensor: give a bool"),
-    "float": ({"w": torch.ones(2)}, ValueError, "that of 'w' is torch.float32: give a bool tensor"),
-    "meta": ({"w": torch.ones(2, device="meta").bool()}, ValueError, "that of 'w' is on the meta device"),
-    "sparse": ({"w": torch.eye(2).bool().to_sparse()}, ValueError, "that of 'w' is .*sparse_coo"),
+    "pruner": (pruned(), TypeError, "SimpleNamespace.*pruner.masks"),
+    "tensor": (torch.ones(2), TypeError, "Tensor.*pruner.masks"),
+    "nothing": ({}, ValueError, "empty.*pruner.masks"),
+    "key": ({1: torch.ones(2).bool()}, ValueError, "key 1 .*pruner.masks"),
+    "list": ({"w": [True]}, ValueError, "'w' is list.*bool"),
+    "float": ({"w": torch.ones(2)}, ValueError, "'w' is torch.float32.*bool"),
+    "meta": ({"w": torch.ones(2, device="meta").bool()}, ValueError, "'w' is .* on meta"),
+    "sparse": ({"w": torch.eye(2).bool().to_sparse()}, ValueError, "'w' is .*sparse_coo"),
 }
 
 

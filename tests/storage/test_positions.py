@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from prunewald.storage import positions
 
+from .helpers import allocating
+
 WAYS = [(p, c) for p in ("auto", "gaps", "ans", "bits") for c in ("auto", "huffman", "ans", "raw")]
 masks = hnp.arrays(np.bool_, st.integers(0, 400), fill=st.booleans())
 
 
 def again(mask: NDArray[np.bool_], where: str, codec: str) -> tuple[int, NDArray[np.bool_]]:
-    data = positions.encode(mask, positions.ways(where, codec))
+    data = positions.encode(mask, positions.allowed(where, codec))
     kept = int(np.count_nonzero(mask))
     return len(data), positions.decode(np.frombuffer(data, np.uint8), mask.size, kept)
 
@@ -65,3 +67,14 @@ def test_near_the_entropy(pattern: str) -> None:
 def test_the_bound_is_the_number_of_masks() -> None:
     assert positions.bound(10, 3) == pytest.approx(np.log2(120))
     assert positions.bound(5, 0) == positions.bound(5, 5) == positions.bound(0, 0) == 0
+
+
+def test_memory_of_wide_gaps() -> None:
+    """Gaps of nine low bits, as no writer would store them, and all of them small."""
+    count, coded = 1 << 22, 1 << 21
+    planes = b"\xff" * (coded // 8) + bytes(coded)
+    data = np.frombuffer(bytes([1, 9]) + bytes(8) + planes + bytes([3, 0]), np.uint8)
+    with allocating(8 * (data.size + count)):
+        mask = positions.decode(data, count, coded)
+    assert mask[1::2].all()
+    assert not mask[::2].any()

@@ -11,17 +11,28 @@ _SHOWN = 5
 
 
 def check_masks(
-    masks: Any, params: Mapping[str, Tensor] | None = None, *, every: bool = False, what: str = "masks"
+    masks: Any,
+    params: Mapping[str, Tensor] | None = None,
+    *,
+    every: bool = False,
+    empty: bool = True,
+    what: str = "masks",
 ) -> None:
-    """Refuse what is no dict of bool tensors, or with `params` does not fit them; `every` parameter must have one."""
+    """Refuse what is no dict of bool tensors, or with `params` does not fit them.
+
+    With `every`, each parameter must have a mask; without `empty`, there must be one mask at least.
+    """
     if not isinstance(masks, Mapping):
         raise TypeError(f"{what}: {type(masks).__name__} given: give a dict by parameter name, such as pruner.masks")
+    if not masks and not empty:
+        raise ValueError(f"{what}: an empty dict given: give a mask by parameter name, such as pruner.masks")
     found = [reason for name, mask in masks.items() if (reason := _misfit(name, mask, params))]
     if every and params is not None:
         found += [f"{name!r} has no mask" for name in params if name not in masks]
     if found:
         shown = "; ".join(found[:_SHOWN]) + (f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
-        raise ValueError(f"{what}: {shown}. Give bool tensors, True where a weight is alive, such as pruner.masks")
+        whose = "pruner.masks" if params is None else "pruner.masks of such a model"
+        raise ValueError(f"{what}: {shown}. Give bool tensors, True where a weight is alive, such as {whose}")
 
 
 def _misfit(name: Any, mask: Any, params: Mapping[str, Tensor] | None) -> str | None:

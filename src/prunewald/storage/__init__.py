@@ -1,4 +1,4 @@
-"""The packed file: survivors and their places, near their entropy, in one safetensors file. See docs/format.md."""
+"""The packed file: what survives of a tensor and where, near its entropy, in one safetensors file (docs/format.md)."""
 
 from prunewald.storage.container import PackedFileError
 from prunewald.storage.inspection import Inspection, inspect

@@ -1,4 +1,4 @@
-"""One safetensors file: written atomically, checked to the last byte when it is read."""
+"""The container of a packed file: a safetensors file, written atomically, checked to the last byte when it is read."""
 
 import hashlib
 import json
@@ -12,55 +12,54 @@ import torch
 from torch import Tensor
 
 from prunewald.storage.index import DTYPE_NAMES, unique
+from prunewald.util.arguments import whole
 from prunewald.util.files import FilePath, replacing
 
 FORMAT = "prunewald"
 VERSION = "1"
-_READ = ("0", "1")
-_FREE, _RATIO = 1 << 30, 256  # bytes that a file may always take in memory; how many times its own size
-_MAX_HEADER = 100_000_000  # safetensors reads no longer one
+_FREE, _RATIO = 1 << 30, 256  # tensors may take so many bytes of memory, or so many times the file
+_MAX_HEADER = 100_000_000  # safetensors reads no longer header
 
 
 class PackedFileError(ValueError):
-    """A packed file that is damaged, lies about what it holds, or is none. Names the file and the reason."""
+    """A packed file is damaged, lies about what it holds, or is none at all. Names the file and the reason."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file holds: format version, index, tensors by key; its header by key, and the bytes of all of it."""
+    """What a file holds."""
 
-    version: str
     index: str
-    parts: dict[str, Tensor]
-    header: dict[str, Any]
-    size: int
+    tensors: dict[str, Tensor]  # by key
+    header: dict[str, Any]  # what safetensors says of each tensor, by key
+    size: int  # of the whole file, in bytes
 
 
-def write(path: FilePath, index: str, parts: Mapping[str, Tensor], version: str = VERSION) -> None:
+def write(path: FilePath, index: str, tensors: Mapping[str, Tensor]) -> None:
     """Write index and tensors (contiguous, on the CPU): whole and on disk, or not at all.
 
     Not by safetensors' own writer: that orders the metadata at random, and one model should give one file.
     """
-    meta = {"format": FORMAT, "version": version, "index": index, "sha256": _digest(version, index, parts)}
-    order = sorted(parts, key=lambda key: (-parts[key].itemsize, key))  # so that every tensor is aligned
+    meta = {"format": FORMAT, "version": VERSION, "index": index, "sha256": _digest(index, tensors)}
+    order = sorted(tensors, key=lambda key: (-tensors[key].itemsize, key))  # so that every tensor is aligned
     header: dict[str, Any] = {"__metadata__": meta}
     end = 0
     for key in order:
-        start, end = end, end + parts[key].nbytes
-        dtype, shape = DTYPE_NAMES[parts[key].dtype], list(parts[key].shape)
+        start, end = end, end + tensors[key].nbytes
+        dtype, shape = DTYPE_NAMES[tensors[key].dtype], list(tensors[key].shape)
         header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     head = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     if len(head) > _MAX_HEADER:
-        raise ValueError(f"{len(parts)} tensors need a header of {len(head)} bytes; at most {_MAX_HEADER} go")
+        raise ValueError(f"{len(tensors)} tensors need a header of {len(head)} bytes; at most {_MAX_HEADER} go")
     with replacing(path) as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for key in order:
-            file.write(_raw(parts[key]))
+            file.write(_raw(tensors[key]))
 
 
 def read(path: FilePath) -> Contents:
-    """Read a file of a known version with a right checksum; ValueError with the reason."""
+    """Read a file whose version and checksum are right; a ValueError with the reason if they are not."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -75,14 +74,20 @@ def read(path: FilePath) -> Contents:
             header = _unique_header(file)
             meta = _check_meta(inside.metadata() or {})
             # Copies: what is checked below is what is returned, whatever happens to the file.
-            parts = {key: _copy(inside.get_tensor(key)) for key in inside.keys()}  # noqa: SIM118
-    if _digest(meta["version"], meta["index"], parts) != meta["sha256"]:
+            tensors = {key: _copy(inside.get_tensor(key)) for key in inside.keys()}  # noqa: SIM118
+    if _digest(meta["index"], tensors) != meta["sha256"]:
         raise ValueError("the checksum does not match: the file is damaged")
-    return Contents(meta["version"], meta["index"], parts, header, size)
+    return Contents(meta["index"], tensors, header, size)
+
+
+def check_max_bytes(max_bytes: int | None) -> None:
+    """Refuse a limit that is no number of bytes; None stands for the default of `check_size`."""
+    if max_bytes is not None:
+        whole("max_bytes", max_bytes)
 
 
 def check_size(contents: Contents, total: int, max_bytes: int | None) -> None:
-    """Refuse a file whose tensors would take more memory than is allowed."""
+    """Refuse a file whose tensors would take `total` bytes of memory, if that is more than is allowed."""
     limit = max(_FREE, _RATIO * contents.size) if max_bytes is None else max_bytes
     if total > limit:
         raise ValueError(f"its tensors would take {total:,} bytes, more than {limit:,}; max_bytes= allows more")
@@ -90,7 +95,7 @@ def check_size(contents: Contents, total: int, max_bytes: int | None) -> None:
 
 @contextmanager
 def blaming(path: FilePath) -> Iterator[None]:
-    """Turn whatever goes wrong inside into a PackedFileError, but for the machine's own failures."""
+    """Turn any error inside into a PackedFileError of this file, but for those of disk, memory or a missing package."""
     try:
         yield
     except (OSError, MemoryError, ImportError):
@@ -108,28 +113,30 @@ def _unique_header(file: BinaryIO) -> dict[str, Any]:
 def _check_meta(meta: dict[str, str]) -> dict[str, str]:
     if meta.get("format") != FORMAT:
         raise ValueError("a safetensors file, but not one that prunewald wrote")
-    if meta.get("version") not in _READ:
-        known = " and ".join(map(repr, _READ))
-        raise ValueError(f"format version {meta.get('version')!r}; this prunewald reads versions {known}")
+    if meta.get("version") != VERSION:
+        raise ValueError(
+            f"format version {meta.get('version')!r}, and this prunewald reads {VERSION!r} alone: read it with the "
+            "prunewald that wrote it"
+        )
     if meta.keys() != {"format", "version", "index", "sha256"}:
         raise ValueError(f"the metadata has {sorted(meta)}, not format, version, index and sha256")
     return meta
 
 
-def _digest(version: str, index: str, parts: Mapping[str, Tensor]) -> str:
+def _digest(index: str, tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
 
     def add(chunk: bytes | memoryview) -> None:
         digest.update(len(chunk).to_bytes(8, "little"))
         digest.update(chunk)
 
-    for text in (FORMAT, version, index):
+    for text in (FORMAT, VERSION, index):
         add(text.encode())
-    for key in sorted(parts):
-        shape = ",".join(map(str, parts[key].shape))
-        for text in (key, DTYPE_NAMES.get(parts[key].dtype, ""), shape):
+    for key in sorted(tensors):
+        shape = ",".join(map(str, tensors[key].shape))
+        for text in (key, DTYPE_NAMES.get(tensors[key].dtype, ""), shape):
             add(text.encode())
-        add(_raw(parts[key]))
+        add(_raw(tensors[key]))
     return digest.hexdigest()
 
 

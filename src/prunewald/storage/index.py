@@ -1,4 +1,4 @@
-"""The index: which tensors a packed file holds, and how each is stored."""
+"""The index of a packed file: JSON that says which tensors it holds, and how each is stored."""
 
 import json
 import math
@@ -29,28 +29,27 @@ DTYPES = {
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-
-# How values can be stored, beside the dtypes: codes, and the values or the whole numbers they stand for.
+# Values are stored in one of the dtypes, or as codes: of the entries of a codebook, or of whole multiples of a scale.
 CODED = ("codebook", "linear")
 
 
 @dataclass(frozen=True)
-class Packed:
-    """How a tensor is packed: the number of survivors, how their values are stored, the bytes of its three sections."""
+class Packing:
+    """How a packed tensor is stored: how many values survive, in which form, and how long its three sections are."""
 
     kept: int
-    values: str
+    values: str  # one of DTYPES, or of CODED
     bytes: tuple[int, int, int]  # positions, codebook, values
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One stored tensor: all names it goes by (tied ones share an entry), its dtype and shape; dense or packed."""
+class TensorEntry:
+    """One tensor in the index. Tied tensors share an entry and all their names; without `packed` it is stored dense."""
 
     names: tuple[str, ...]
     dtype: str
     shape: tuple[int, ...]
-    packed: Packed | None = None
+    packed: Packing | None = None
 
     @property
     def key(self) -> str:
@@ -68,19 +67,19 @@ class Entry:
         return self.count * DTYPES[self.dtype].itemsize
 
     def to_dict(self) -> dict[str, Any]:
-        """As the index has it."""
+        """The entry as the index spells it."""
         plain = {"names": self.names, "dtype": self.dtype, "shape": self.shape}
         return plain if self.packed is None else plain | asdict(self.packed)
 
 
-def dump(entries: Sequence[Entry], report: Any = None) -> str:
+def dump(entries: Sequence[TensorEntry], report: Any = None) -> str:
     """Write the index as JSON."""
     rows = [entry.to_dict() for entry in entries]
     return compact({"tensors": rows} if report is None else {"tensors": rows, "report": report})
 
 
-def parse(text: str) -> tuple[list[Entry], Any]:
-    """Read entries and report; ValueError with the reason if the text is no index of a model."""
+def parse(text: str) -> tuple[list[TensorEntry], Any]:
+    """Read entries and report; a ValueError with the reason if the text is not the index of a model."""
     match json.loads(text, object_pairs_hook=unique):
         case {"masks": _}:
             raise ValueError("this file holds masks, not a model: read it with pw.masks.load")
@@ -106,28 +105,28 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _entry(row: Any) -> Entry:
+def _entry(row: Any) -> TensorEntry:
     match row:
         case {"names": list(names), "dtype": str(dtype), "shape": list(shape), **rest}:
             named = names and all(isinstance(name, str) for name in names)
             if named and all(map(is_count, shape)) and dtype in DTYPES:
-                return Entry(tuple(names), dtype, tuple(shape), _packed(rest) if rest else None)
+                return TensorEntry(tuple(names), dtype, tuple(shape), _packing(rest) if rest else None)
     raise nonsense(row)
 
 
-def _packed(rest: dict[Any, Any]) -> Packed:
+def _packing(rest: dict[Any, Any]) -> Packing:
     match rest:
         case {"kept": kept, "values": str(values), "bytes": [p, c, v], **more}:
             if all(map(is_count, (kept, p, c, v))) and (values in DTYPES or values in CODED) and not more:
-                return Packed(kept, values, (p, c, v))
+                return Packing(kept, values, (p, c, v))
     raise nonsense(rest)
 
 
 def nonsense(row: Any) -> ValueError:
-    """What to raise for an entry that cannot be."""
+    """The error to raise for an entry of an index that cannot be one."""
     return ValueError(f"the index has an entry that makes no sense: {str(row)[:200]}")
 
 
 def is_count(value: Any) -> bool:
-    """Tell whether a value from JSON is a size or a number of things."""
+    """Whether a value from JSON is a size, or a number of things."""
     return type(value) is int and 0 <= value < 2**63

@@ -1,26 +1,31 @@
-"""Where the bytes of a packed file are, by tensor, beside what they could not go below."""
+"""Where the bytes of a packed file are, by tensor, beside a bound that they could hardly go below."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from html import escape
+from typing import Any
 
 from prunewald.pruning.report import Report
-from prunewald.storage import container, format0, index, mask_file, positions
-from prunewald.storage import report_json as reports
-from prunewald.storage import sections as tensors
-from prunewald.storage.container import Contents, blaming, check_size
-from prunewald.storage.index import Entry, Packed, compact
-from prunewald.storage.packed import joined, parse
+from prunewald.storage import container, mask_file, positions, sections
+from prunewald.storage.container import Contents, blaming, check_max_bytes, check_size
+from prunewald.storage.index import Packing, TensorEntry, compact
+from prunewald.storage.packed import read_index
+from prunewald.storage.state_dict import unpack
 from prunewald.util.files import FilePath
+from prunewald.util.tables import html_table, text_table
+
+_WORDS = ("tensor", "shape", "stored as")
+_NUMBERS = ("kept", "positions", "values", "codebook", "overhead", "bits a weight", "bound")
 
 
 @dataclass(frozen=True)
-class Section:
-    """The bytes of one tensor in a file. `overhead` is what header and index say of it, `bound` is in bytes.
+class StoredTensor:
+    """The bytes of one tensor in a packed file.
 
-    The bound is log2 C(n, k) for the places, the order-0 entropy of the values' codes (or of each of their bytes),
-    and the codebook.
+    `overhead` are those that header and index need to describe it. The `bound`, in bytes, is log2 C(n, k) for the
+    places of k survivors among n, the order-0 entropy of the values' codes (or of each byte of a value), and the
+    codebook.
     """
 
     name: str
@@ -36,7 +41,7 @@ class Section:
 
     @property
     def payload(self) -> int:
-        """Bytes beside the overhead."""
+        """The bytes of the tensor itself, without the overhead."""
         return self.positions + self.codebook + self.values
 
     @property
@@ -52,15 +57,15 @@ class Inspection:
     path: str
     version: str
     size: int
-    tensors: Sequence[Section]
+    tensors: Sequence[StoredTensor]
     report: Report | None = None
 
     @property
-    def total(self) -> Section:
+    def total(self) -> StoredTensor:
         """All tensors together."""
         counts = ("weights", "kept", "positions", "codebook", "values", "overhead")
         sums: dict[str, Any] = {name: sum(getattr(row, name) for row in self.tensors) for name in counts}
-        return Section("total", (), "", bound=math.fsum(row.bound for row in self.tensors), **sums)
+        return StoredTensor("total", (), "", bound=math.fsum(row.bound for row in self.tensors), **sums)
 
     @property
     def header(self) -> int:
@@ -75,85 +80,67 @@ class Inspection:
         return head | {"tensors": rows, "report": report}
 
     def __str__(self) -> str:
-        words, numbers = ("tensor", "shape", "stored as"), ("kept", "positions", "values", "codebook", "overhead")
-        table = [(*words, *numbers, "bits a weight", "bound"), *map(_cells, self.tensors), _cells(self.total)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        left = len(words)  # numbers stand to the right
-        lines = [
-            "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-            for row in table
-        ]
-        rule = "-" * len(lines[0])
-        title = f"{self.path}: format {self.version}, {self.size:,} bytes, {self.header:,} of them header and report"
-        return "\n".join([title, lines[0], rule, *lines[1:-1], rule, lines[-1]])
+        return f"{self._title()}\n{text_table(**self._table())}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self._title())}</p>{html_table(**self._table())}"
+
+    def _title(self) -> str:
+        return f"{self.path}: format {self.version}, {self.size:,} bytes, {self.header:,} of them header and report"
+
+    def _table(self) -> dict[str, Any]:
+        rows, left = [_cells(row) for row in self.tensors], range(len(_WORDS))
+        return {"head": (*_WORDS, *_NUMBERS), "rows": rows, "left": left, "total": _cells(self.total)}
 
 
 def inspect(path: FilePath, *, max_bytes: int | None = None) -> Inspection:
     """Tell where the bytes of a packed file are; a PackedFileError if it is none. `max_bytes` is as for `load`."""
+    check_max_bytes(max_bytes)
     with blaming(path):
         contents = container.read(path)
         report = None
         if mask_file.holds_masks(contents.index):
             rows = _masks(contents, max_bytes)
         else:
-            entries = parse(contents)
+            entries, report = read_index(contents)
             check_size(contents, sum(entry.nbytes for entry in entries), max_bytes)
-            joined(contents, entries)  # all of it is checked
-            if contents.version == "0":
-                rows = [_section0(contents, cast(format0.Entry, entry)) for entry in entries]
-            else:
-                rows = [_section(contents, cast(Entry, entry)) for entry in entries]
-                data = index.parse(contents.index)[1]
-                report = None if data is None else reports.from_json(data)
-        return Inspection(str(path), contents.version, contents.size, rows, report)
+            unpack(entries, contents.tensors)  # so that all of it is checked
+            rows = [_row(contents, entry) for entry in entries]
+        return Inspection(str(path), container.VERSION, contents.size, rows, report)
 
 
-def _section(contents: Contents, entry: Entry) -> Section:
-    stored = contents.parts[entry.key]
-    packed = entry.packed or Packed(entry.count, "dense", (0, 0, stored.nbytes))
-    extra = _overhead(contents, [entry.key], entry.to_dict())
-    bound = tensors.bound(entry, stored) / 8
+def _row(contents: Contents, entry: TensorEntry) -> StoredTensor:
+    stored = contents.tensors[entry.key]
+    packed = entry.packed or Packing(entry.count, "dense", (0, 0, stored.nbytes))
+    extra = _overhead(contents, entry.key, entry.to_dict())
+    bound = sections.bound(entry, stored) / 8
     places, book, values = packed.bytes
     name = " = ".join(entry.names)
-    return Section(name, entry.shape, packed.values, entry.count, packed.kept, places, book, values, extra, bound)
+    return StoredTensor(name, entry.shape, packed.values, entry.count, packed.kept, places, book, values, extra, bound)
 
 
-def _section0(contents: Contents, entry: format0.Entry) -> Section:
-    keys = entry.parts()
-    values = contents.parts[keys.get("values", keys.get("dense", ""))]
-    places = contents.parts[keys["mask"]].nbytes if "mask" in keys else 0
-    count = math.prod(entry.shape)
-    kept = count if entry.kept is None else entry.kept
-    plain = Entry(entry.names, entry.dtype, tuple(values.shape))
-    bound = (positions.bound(count, kept) + tensors.bound(plain, values)) / 8
-    extra = _overhead(contents, list(keys.values()), asdict(entry))
-    kind = "dense" if entry.kept is None else entry.dtype
-    name = " = ".join(entry.names)
-    return Section(name, entry.shape, kind, count, kept, places, 0, values.nbytes, extra, bound)
-
-
-def _masks(contents: Contents, max_bytes: int | None) -> list[Section]:
+def _masks(contents: Contents, max_bytes: int | None) -> list[StoredTensor]:
     rows = []
-    for name, mask in mask_file.joined(contents, max_bytes).items():
+    for name, mask in mask_file.unpack(contents, max_bytes).items():
         shape, count, kept = tuple(mask.shape), mask.numel(), int(mask.sum())
-        extra = _overhead(contents, [f"mask/{name}"], {"name": name, "shape": shape, "kept": kept})
-        size, bound = contents.parts[f"mask/{name}"].nbytes, positions.bound(count, kept) / 8
-        rows.append(Section(name, shape, "mask", count, kept, size, 0, 0, extra, bound))
+        extra = _overhead(contents, f"mask/{name}", {"name": name, "shape": shape, "kept": kept})
+        size, bound = contents.tensors[f"mask/{name}"].nbytes, positions.bound(count, kept) / 8
+        rows.append(StoredTensor(name, shape, "mask", count, kept, size, 0, 0, extra, bound))
     return rows
 
 
-def _overhead(contents: Contents, keys: list[str], row: dict[str, Any]) -> int:
+def _overhead(contents: Contents, key: str, row: dict[str, Any]) -> int:
     """Bytes of the header, as prunewald writes it, that are there for one tensor."""
     in_index = len(compact(compact(row)).encode()) - 1  # a string in a string, without its quotes; a comma
-    return in_index + sum(len(compact({key: contents.header[key]}).encode()) - 1 for key in keys)
+    return in_index + len(compact({key: contents.header[key]}).encode()) - 1
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _cells(row: Section) -> tuple[str, ...]:
-    shape = "x".join(map(str, row.shape)) if row.name != "total" else ""
+def _cells(row: StoredTensor) -> tuple[str, ...]:
+    shape = "x".join(map(str, row.shape))
     share = f"{row.kept:,} ({row.kept / row.weights:.1%})" if row.weights else "0"
     numbers = (row.positions, row.values, row.codebook, row.overhead)
     bits = [f"{8 * size / row.weights:.3f}" if row.weights else "-" for size in (row.payload, row.bound)]

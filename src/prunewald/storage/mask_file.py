@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prunewald.model.masking import check_masks
 from prunewald.storage import container
-from prunewald.storage import masks as bitmask
-from prunewald.storage import positions as places
-from prunewald.storage.container import Contents, blaming, check_size
+from prunewald.storage.container import Contents, blaming, check_max_bytes, check_size
 from prunewald.storage.index import compact, is_count, nonsense, unique
-from prunewald.storage.positions import Positions
-from prunewald.storage.state import check_keys, unfit
+from prunewald.storage.positions import Positions, allowed, decode, encode
+from prunewald.storage.state_dict import check_keys
 from prunewald.util.files import FilePath
 
 _NONE = torch.zeros(0, dtype=torch.uint8)
@@ -25,15 +24,15 @@ def save(masks: Mapping[str, Tensor], path: FilePath, *, positions: Positions = 
 
     `positions`: "gaps" (Huffman), "ans", "bits" (a bit for each weight), or the smallest ("auto").
     """
-    check_bool(masks)
-    ways = places.ways(positions, "auto")
-    rows, parts = [], {}
+    check_masks(masks, empty=False)
+    codecs = allowed(positions, "auto")
+    rows, stored = [], {}
     for name, mask in masks.items():
         alive = mask.detach().cpu().contiguous().view(torch.uint8) != 0  # a view of something else has other bytes
-        data = places.encode(alive.reshape(-1).numpy(), ways)
-        parts[f"mask/{name}"] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _NONE
+        data = encode(alive.reshape(-1).numpy(), codecs)
+        stored[f"mask/{name}"] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _NONE
         rows.append({"name": name, "shape": list(mask.shape), "kept": int(alive.sum())})
-    container.write(path, compact({"masks": rows}), parts)
+    container.write(path, compact({"masks": rows}), stored)
 
 
 def load(path: FilePath, *, max_bytes: int | None = None) -> dict[str, Tensor]:
@@ -41,51 +40,30 @@ def load(path: FilePath, *, max_bytes: int | None = None) -> dict[str, Tensor]:
 
     Masks of up to `max_bytes` in all are read: 1 GiB, or 256 times the file if that is more.
     """
+    check_max_bytes(max_bytes)
     with blaming(path):
-        return joined(container.read(path), max_bytes)
+        return unpack(container.read(path), max_bytes)
 
 
-def joined(contents: Contents, max_bytes: int | None) -> dict[str, Tensor]:
-    """Put the masks together; ValueError with the reason if index and tensors disagree."""
+def unpack(contents: Contents, max_bytes: int | None) -> dict[str, Tensor]:
+    """Put the masks together; a ValueError with the reason if index and stored tensors disagree."""
     rows = _parse(contents.index)
-    check_keys({f"mask/{name}" for name in rows}, contents.parts)
-    if contents.version != "0":
-        check_size(contents, sum(math.prod(shape) for shape, _ in rows.values()), max_bytes)
-    join = _join0 if contents.version == "0" else _join
-    return {name: join(name, *row, contents.parts[f"mask/{name}"]) for name, row in rows.items()}
+    check_keys({f"mask/{name}" for name in rows}, contents.tensors)
+    check_size(contents, sum(math.prod(shape) for shape, _ in rows.values()), max_bytes)
+    return {name: _unpack(name, *row, contents.tensors[f"mask/{name}"]) for name, row in rows.items()}
 
 
 def holds_masks(index: str) -> bool:
-    """Tell whether an index is one of masks."""
+    """Whether an index is one of masks."""
     found = json.loads(index, object_pairs_hook=unique)
     return isinstance(found, dict) and "masks" in found
 
 
-def check_bool(masks: Mapping[str, Tensor], what: str = "the masks") -> None:
-    """Refuse what is not a dict of bool tensors."""
-    if not isinstance(masks, Mapping):
-        raise TypeError(
-            f"{what} are a {type(masks).__name__}: give a dict of bool tensors by parameter name, such as pruner.masks"
-        )
-    if not masks:
-        raise ValueError(f"{what} are empty: give a bool tensor for each parameter, such as pruner.masks")
-    for name, mask in masks.items():
-        if not isinstance(name, str):
-            raise TypeError(f"{what} have the key {name!r}: give the names of parameters")
-        if reason := unfit(mask):
-            raise ValueError(f"{what}: that of {name!r} is {reason}: give a bool tensor, True where a weight is alive")
-        if mask.dtype != torch.bool:
-            raise ValueError(
-                f"{what}: that of {name!r} is {mask.dtype}: give a bool tensor, such as mask != 0, True where a weight "
-                "is alive"
-            )
-
-
 def _parse(text: str) -> dict[str, tuple[tuple[int, ...], int]]:
-    index = json.loads(text, object_pairs_hook=unique)
-    if isinstance(index, list) or (isinstance(index, dict) and "tensors" in index):
-        raise ValueError("this file holds a model, not masks: read it with pw.load")
-    match index:
+    """Read the shape and the number of kept weights of each mask."""
+    match json.loads(text, object_pairs_hook=unique):
+        case {"tensors": _}:
+            raise ValueError("this file holds a model, not masks: read it with pw.load")
         case {"masks": list(rows), **rest} if not rest:
             return unique([_row(row) for row in rows])
     raise ValueError("the index is neither one of masks nor one of a model")
@@ -99,21 +77,10 @@ def _row(row: Any) -> tuple[str, tuple[tuple[int, ...], int]]:
     raise nonsense(row)
 
 
-def _join(name: str, shape: tuple[int, ...], kept: int, data: Tensor) -> Tensor:
+def _unpack(name: str, shape: tuple[int, ...], kept: int, data: Tensor) -> Tensor:
     try:
         if data.dtype != torch.uint8 or data.dim() != 1:
             raise ValueError(f"positions as {data.dtype} {tuple(data.shape)}, not as bytes")
-        return torch.from_numpy(places.decode(data.numpy(), math.prod(shape), kept)).reshape(shape)
+        return torch.from_numpy(decode(data.numpy(), math.prod(shape), kept)).reshape(shape)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"{name!r}: {error}") from error
-
-
-def _join0(name: str, shape: tuple[int, ...], kept: int, packed: Tensor) -> Tensor:
-    try:
-        # Checked against its bytes first, so what a lying shape can allocate is bounded by the file.
-        mask = bitmask.unpack(packed, math.prod(shape)).reshape(shape)
-    except (ValueError, RuntimeError) as error:
-        raise ValueError(f"{name!r}: {error}") from error
-    if (places := int(mask.sum())) != kept:
-        raise ValueError(f"{name!r}: a mask of {places} places, where the index says {kept}")
-    return mask

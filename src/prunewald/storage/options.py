@@ -1,6 +1,7 @@
-"""What a user asks of a file, tensor by tensor."""
+"""The options of `save`: checked once, then told apart tensor by tensor."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -8,52 +9,75 @@ from prunewald.core.kmeans import MAX_SIZE
 from prunewald.storage import positions
 from prunewald.storage.codes import ans, streams
 from prunewald.storage.codes.streams import Codec
-from prunewald.storage.positions import Positions
-from prunewald.storage.sections import How
+from prunewald.storage.positions import PlaceCodecs, Positions
 from prunewald.storage.values import LOSSY
+from prunewald.util.arguments import one_of, whole
 
 Values = str | None | Mapping[str, str | None]
 Size = int | Mapping[str, int]
-Chooser = Callable[[Sequence[str]], How]
+_SHOWN = 5
 
 
-def chooser(
-    values: Values, size: Size, codec: Codec, places: Positions, names: Collection[str], targets: Collection[str]
-) -> Chooser:
-    """Check what is asked; give the function that tells, by a tensor's names, how to store it.
+@dataclass(frozen=True)
+class TensorOptions:
+    """How one tensor is to be stored.
 
-    One way for all is for the targets; where it is by name, for whatever is named.
+    `values` is one of LOSSY, or None to store the tensor bit for bit; `size` is how many values a codebook gets;
+    `codecs` may code the values, and `places` the places of the survivors.
     """
-    _check(values, size, names)
-    codecs, ways = streams.allowed(codec), positions.ways(places, codec)
-    if "ans" in (codec, places):
-        ans.require()
 
-    def how(tied: Sequence[str]) -> How:
-        if isinstance(values, Mapping):
-            wanted = _first(values, tied, None)
-        else:
-            wanted = values if any(name in targets for name in tied) else None
-        return How(wanted, _first(size, tied, 32) if isinstance(size, Mapping) else size, codecs, ways)
-
-    return how
+    values: str | None
+    size: int
+    codecs: frozenset[str]
+    places: PlaceCodecs
 
 
-def _check(values: Values, size: Size, names: Collection[str]) -> None:
+Chooser = Callable[[Sequence[str]], TensorOptions]  # from all the names that one tensor goes by
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How the tensors of a file are to be stored, in the words of the caller of `save`."""
+
+    values: Values
+    size: Size
+    codec: Codec
+    positions: Positions
+
+    def chooser(self, names: Collection[str], targets: Collection[str]) -> Chooser:
+        """Check the options against the tensors' names, and return the function that tells how to store each tensor.
+
+        A single word for `values` goes for the `targets` alone; a dict of them for whatever it names.
+        """
+        sizes = _check(self.values, self.size, names)
+        codecs, places = streams.allowed(self.codec), positions.allowed(self.positions, self.codec)
+        if "ans" in (self.codec, self.positions):
+            ans.require()
+
+        def choose(tied: Sequence[str]) -> TensorOptions:
+            if isinstance(self.values, Mapping):
+                values = _first_match(self.values, tied, None)
+            else:
+                values = self.values if any(name in targets for name in tied) else None
+            return TensorOptions(values, _first_match(sizes, tied, 32), codecs, places)
+
+        return choose
+
+
+def _check(values: Values, size: Size, names: Collection[str]) -> Mapping[str, int]:
+    """Refuse what cannot be; return the sizes of codebooks by pattern of names."""
     for value in values.values() if isinstance(values, Mapping) else [values]:
-        if value is not None and value not in LOSSY:
-            raise ValueError(f"values={value!r}: give None (as they are) or one of {', '.join(map(repr, LOSSY))}")
-    for one in size.values() if isinstance(size, Mapping) else [size]:
-        if type(one) is not int or not 2 <= one <= MAX_SIZE:
-            raise ValueError(f"size={one!r}: a codebook has 2 to {MAX_SIZE} values")
+        one_of("values", value, (None, *LOSSY))
+    by_pattern = size if isinstance(size, Mapping) else {"*": size}
+    sizes = {pattern: whole("size", one, 2, MAX_SIZE) for pattern, one in by_pattern.items()}
     for what, given in (("values", values), ("size", size)):
         for pattern in given if isinstance(given, Mapping) else ():
             if not any(fnmatchcase(name, pattern) for name in names):
-                raise ValueError(
-                    f"{what} has {pattern!r}, which matches no tensor; there are {', '.join(list(names)[:5])}"
-                )
+                known = ", ".join(list(names)[:_SHOWN])
+                raise ValueError(f"{what} has {pattern!r}, which matches no tensor: there are {known}")
+    return sizes
 
 
-def _first(given: Mapping[str, Any], names: Sequence[str], default: Any) -> Any:
+def _first_match(given: Mapping[str, Any], names: Sequence[str], default: Any) -> Any:
     found = (value for pattern, value in given.items() if any(fnmatchcase(name, pattern) for name in names))
     return next(found, default)

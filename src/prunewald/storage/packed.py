@@ -1,28 +1,29 @@
 """Save a pruned model to a packed file, and load it."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 from torch import Tensor, nn
 
+from prunewald.model.modules import plain
 from prunewald.model.targets import find_parts
 from prunewald.pruning.report import Report
-from prunewald.storage import container, format0, index
-from prunewald.storage import report_json as reports
+from prunewald.storage import container, index, report_json
 from prunewald.storage.codes.streams import Codec
-from prunewald.storage.container import Contents, blaming, check_size
-from prunewald.storage.index import DTYPES, Entry
-from prunewald.storage.options import Size, Values, chooser
+from prunewald.storage.container import Contents, blaming, check_max_bytes, check_size
+from prunewald.storage.index import DTYPES, TensorEntry
+from prunewald.storage.options import FileOptions, Size, Values
 from prunewald.storage.positions import Positions
-from prunewald.storage.state import pack, same_bits, tied, unfit, unpack
+from prunewald.storage.state_dict import pack, same_bits, tied, unfit, unpack
 from prunewald.util.files import FilePath
 
 M = TypeVar("M", bound=nn.Module)
 _SHOWN = 5
 
 
+@runtime_checkable
 class Pruned(Protocol):
-    """What `save` needs of a pruner; its `report` is stored too, if it has one."""
+    """What `save` needs of a pruner: these three, and no more."""
 
     @property
     def model(self) -> nn.Module:
@@ -31,6 +32,10 @@ class Pruned(Protocol):
     @property
     def masks(self) -> Mapping[str, Tensor]:
         """A bool tensor by parameter name; False is pruned."""
+
+    @property
+    def report(self) -> Report | None:
+        """What the last pruning did, to be stored beside the weights; None if there is nothing to tell."""
 
 
 def save(
@@ -56,35 +61,30 @@ def save(
     `codec` is the entropy code: "huffman", "ans", "raw", or the smaller ("auto"; ANS needs constriction). `positions`:
     "gaps" (Huffman), "ans", "bits" (a bit for each weight), or the smallest that `codec` allows ("auto").
     """
-    report: Report | None = None
+    masks: Mapping[str, Tensor] = {}
+    report = None
     if isinstance(pruner, nn.Module):
-        model, masks = plain_model(pruner), {}
-    elif isinstance(getattr(pruner, "model", None), nn.Module):
-        model, masks = pruner.model, dict(pruner.masks)
-        report = getattr(pruner, "report", None)
+        model = plain(pruner)
+    elif isinstance(pruner, Pruned):
+        model, masks, report = pruner.model, pruner.masks, pruner.report
     else:
-        raise TypeError(f"save takes a pruner or a torch.nn.Module, not a {type(pruner).__name__}")
+        given = type(pruner).__name__
+        raise TypeError(f"save takes a pruner (with model, masks and report) or a torch.nn.Module, not a {given}")
     targets = set(masks) or (_weights(model) if isinstance(values, str) else set())
-    save_state(
-        model.state_dict(), path, masks, targets, report, values=values, size=size, codec=codec, places=positions
-    )
+    save_state(model.state_dict(), path, FileOptions(values, size, codec, positions), targets, masks, report)
 
 
 def save_state(
     state: Mapping[str, Any],
     path: FilePath,
-    masks: Mapping[str, Tensor],
+    options: FileOptions,
     targets: set[str],
+    masks: Mapping[str, Tensor],
     report: Report | None,
-    *,
-    values: Values,
-    size: Size,
-    codec: Codec,
-    places: Positions,
 ) -> None:
-    """Save a state dict; `targets` are the names of those that may lose bits."""
-    entries, parts = pack(state, masks, chooser(values, size, codec, places, state, targets))
-    container.write(path, index.dump(entries, None if report is None else reports.to_json(report)), parts)
+    """Save a state dict; `targets` are the names of the tensors that a single word for `values` is meant for."""
+    entries, stored = pack(state, masks, options.chooser(state, targets))
+    container.write(path, index.dump(entries, None if report is None else report_json.to_json(report)), stored)
 
 
 @overload
@@ -99,54 +99,39 @@ def load(path: FilePath, *, into: M | None = None, max_bytes: int | None = None)
 
     Without a model, tensors of up to `max_bytes` in all are read: 1 GiB, or 256 times the file if that is more.
     """
+    check_max_bytes(max_bytes)
     with blaming(path):
         contents = container.read(path)
-        entries = parse(contents)
+        entries, _ = read_index(contents)
         if into is None or max_bytes is not None:
             check_size(contents, sum(entry.nbytes for entry in entries), max_bytes)
     target: dict[str, Any] = {}
     if into is not None:
         # load_state_dict fills what fits before it complains, so nothing may be left for it to complain about.
-        target = plain_model(into).state_dict()
+        target = plain(into).state_dict()
         _require(path, into, _differences({name: entry for entry in entries for name in entry.names}, target))
     with blaming(path):
-        state = joined(contents, entries)
+        state = unpack(entries, contents.tensors)
     if into is None:
         return state
     _require(path, into, _clashes(state, target))
     target.update(state)  # the model's own state dict, since it carries the versions of its modules
-    plain_model(into).load_state_dict(target)
+    plain(into).load_state_dict(target)
     return into
 
 
-def parse(contents: Contents) -> list[Entry] | list[format0.Entry]:
-    """Read the index of either format."""
-    if contents.version == "0":
-        return format0.parse(contents.index)
+def read_index(contents: Contents) -> tuple[list[TensorEntry], Report | None]:
+    """Read which tensors a file holds, and the report; a ValueError with the reason if its index makes no sense."""
     entries, report = index.parse(contents.index)
-    if report is not None:
-        reports.from_json(report)
-    return entries
-
-
-def joined(contents: Contents, entries: list[Entry] | list[format0.Entry]) -> dict[str, Tensor]:
-    """Put the state dict together."""
-    if contents.version == "0":
-        return format0.unpack(cast(list[format0.Entry], entries), contents.parts)
-    return unpack(cast(list[Entry], entries), contents.parts)
-
-
-def plain_model(model: nn.Module) -> nn.Module:
-    """The model inside what torch.compile returns, whose names are those of the file."""
-    return cast(nn.Module, getattr(model, "_orig_mod", model))
+    return entries, None if report is None else report_json.from_json(report)
 
 
 def _weights(model: nn.Module) -> set[str]:
-    """What a Pruner would take for its targets."""
+    """The names of the parameters that a Pruner would take for its targets."""
     if any(nn.parameter.is_lazy(param) for param in model.parameters()):
         return set()  # refused later, with a better reason
     try:
-        return {part.param for part in find_parts(model, None, None)}
+        return {target.param for target in find_parts(model, None, None)}
     except ValueError:
         return set()
 
@@ -157,7 +142,8 @@ def _require(path: FilePath, model: nn.Module, differences: list[str]) -> None:
         raise ValueError(f"{path} does not fit this {type(model).__name__}: {shown}")
 
 
-def _differences(entries: Mapping[str, Entry | format0.Entry], target: Mapping[str, Any]) -> list[str]:
+def _differences(entries: Mapping[str, TensorEntry], target: Mapping[str, Any]) -> list[str]:
+    """In what a file's tensors and those of a model differ, in words."""
     found = [f"{name!r} is in the model only" for name in target if name not in entries]
     found += [f"{name!r} is in the file only" for name in entries if name not in target]
     for name, entry in entries.items():
@@ -176,6 +162,7 @@ def _kind(value: Any) -> str:
 
 
 def _clashes(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> list[str]:
+    """Which tensors of a file should be one and the same for a model that ties them, and are not."""
     return [
         f"{first!r} and {name!r} are tied in the model and differ in the file"
         for first, *others in tied(target)

@@ -1,63 +1,69 @@
-"""Where a tensor's survivors are, near the entropy log2 C(n, k): bits of the mask, or the gaps between places.
+"""Where a tensor's survivors are, near the entropy log2 C(n, k): the bits of its mask, or the gaps between places.
 
-A gap is cut in two: its low bits are as good as random and go as they are, the rest is a symbol for `streams`.
+The gaps between random places are geometric, and are cut in two as by Golomb (1966) and Rice (1979): the low bits,
+which are as good as random, are stored as they are, and the rest is a symbol for `streams`.
 """
 
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prunewald.storage.codes import streams
+from prunewald.storage.codes import Bytes, streams
+from prunewald.util.arguments import one_of
 
 Positions = Literal["auto", "gaps", "ans", "bits"]
 Mask = NDArray[np.bool_]
-Bytes = NDArray[np.uint8]
 
 _BITS, _KEPT, _PRUNED = range(3)
-_ESCAPE = 255  # a symbol that adds so much to the next one
-_HEAD = 10  # kind, number of low bits, number of escapes
+_ESCAPE = 255  # a symbol that adds so much to the one after it
+_HEAD = 10  # bytes for the kind, the number of low bits, the number of escapes
 
 
-def ways(positions: str, codec: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The codecs that may code the bits of a mask, and those for gaps; raw bits may always be."""
-    if positions not in get_args(Positions):
-        raise ValueError(f"positions={positions!r}: give one of {', '.join(map(repr, get_args(Positions)))}")
+class PlaceCodecs(NamedTuple):
+    """The codecs that may code the bits of a mask, and those that may code gaps; an empty set rules a form out."""
+
+    bits: frozenset[str]
+    gaps: frozenset[str]
+
+
+def allowed(positions: str, codec: str) -> PlaceCodecs:
+    """The codecs that these options of `save` allow for places."""
+    one_of("positions", positions, get_args(Positions))
     if positions == "bits" or (positions == "auto" and codec == "raw"):
-        return frozenset({"raw"}), frozenset()
+        return PlaceCodecs(frozenset({"raw"}), frozenset())
     if positions == "gaps":
-        return frozenset(), frozenset({"huffman"})
+        return PlaceCodecs(frozenset(), frozenset({"huffman"}))
     found = streams.allowed(codec if positions == "auto" else positions)
-    return found, found
+    return PlaceCodecs(found, found)
 
 
 def bound(count: int, kept: int) -> float:
-    """log2 C(n, k): the bits that places drawn at random need."""
+    """The bits that `kept` places drawn at random among `count` need: log2 C(count, kept)."""
     return (math.lgamma(count + 1) - math.lgamma(kept + 1) - math.lgamma(count - kept + 1)) / math.log(2) + 0.0
 
 
-def encode(mask: Mask, how: tuple[frozenset[str], frozenset[str]]) -> bytes:
-    """Write a flat mask; nothing at all for one that is all True or all False."""
+def encode(mask: Mask, codecs: PlaceCodecs) -> bytes:
+    """Write a flat mask in the smaller form; nothing at all for one that is all True or all False."""
     kept = int(np.count_nonzero(mask))
     if kept in (0, mask.size):
         return b""
-    for_bits, for_gaps = how
     found = []
-    if for_bits:
+    if codecs.bits:
         packed = np.packbits(mask, bitorder="little")
-        size, _ = streams.cost(streams.histogram(packed), for_bits)
-        found.append((size + 1, lambda: bytes([_BITS]) + streams.encode(packed, for_bits)))
-    if for_gaps:
+        size, _ = streams.cost(streams.histogram(packed), codecs.bits)
+        found.append((size + 1, lambda: bytes([_BITS]) + streams.encode(packed, codecs.bits)))
+    if codecs.gaps:
         kind = _rarer(mask.size, kept)
         gaps = np.diff(np.flatnonzero(mask == (kind == _KEPT)), prepend=-1) - 1
-        size, low = min((_cost(gaps, low, for_gaps), low) for low in _low_bits(gaps))
-        found.append((size, lambda: _write(kind, gaps, low, for_gaps)))
+        size, low = min((_cost(gaps, low, codecs.gaps), low) for low in _low_bits(gaps))
+        found.append((size, lambda: _write(kind, gaps, low, codecs.gaps)))
     return min(found, key=lambda way: way[0])[1]()
 
 
 def decode(data: Bytes, count: int, kept: int) -> Mask:
-    """Read a flat mask of `count` places, `kept` of them True; ValueError if the bytes are anything else."""
+    """Read a flat mask of `count` elements, `kept` of them True; a ValueError if the bytes are anything else."""
     if not 0 <= kept <= count:
         raise ValueError(f"{kept} places of {count}")
     if kept in (0, count):
@@ -76,6 +82,7 @@ def decode(data: Bytes, count: int, kept: int) -> Mask:
 
 
 def _rarer(count: int, kept: int) -> int:
+    """Of which places the gaps are stored: there are fewer of them, so it takes fewer bytes."""
     return _KEPT if 2 * kept <= count else _PRUNED
 
 
@@ -89,12 +96,13 @@ def _from_bits(packed: Bytes, count: int, kept: int) -> Mask:
 
 
 def _low_bits(gaps: NDArray[np.int64]) -> range:
-    """Numbers of low bits to try: of a mean gap, all but a few bits are worth coding."""
+    """How many low bits to try: as many as the mean gap has, down to four fewer."""
     most = int(gaps.mean()).bit_length()
     return range(max(0, most - 4), most + 1)
 
 
 def _cost(gaps: NDArray[np.int64], low: int, codecs: frozenset[str]) -> int:
+    """About how many bytes `_write` takes."""
     symbols = gaps >> low
     escapes = int((symbols // _ESCAPE).sum())
     counts = np.bincount(symbols % _ESCAPE, minlength=_ESCAPE + 1 if escapes else 0)
@@ -113,7 +121,7 @@ def _write(kind: int, gaps: NDArray[np.int64], low: int, codecs: frozenset[str])
 
 
 def _places(data: Bytes, count: int, coded: int) -> NDArray[Any]:
-    """Read `coded` rising places below `count`."""
+    """Read `coded` places below `count`, in rising order."""
     if data.size < _HEAD:
         raise ValueError("positions are cut short")
     low, escapes = int(data[1]), int.from_bytes(data[2:_HEAD].tobytes(), "little")
@@ -125,7 +133,7 @@ def _places(data: Bytes, count: int, coded: int) -> NDArray[Any]:
     if more.size != escapes or symbols[-1] == _ESCAPE:
         raise ValueError(f"{symbols.size - more.size} places, where {coded} are said to be")
     gaps = (symbols[symbols != _ESCAPE] if escapes else symbols).astype(np.int64)
-    np.add.at(gaps, more - np.arange(escapes), _ESCAPE)  # so many places are before each escape
+    np.add.at(gaps, more - np.arange(escapes), _ESCAPE)  # of the place that each escape belongs to
     if int(gaps.max()) > count >> low:
         raise ValueError("positions beyond the tensor")
     if low:

@@ -1,4 +1,4 @@
-"""The pruning report as compact JSON: a list for each row, numbers to nine digits, as a float32 has them."""
+"""A pruning report as JSON data: a list for each tensor, numbers to the nine digits that tell every float32 apart."""
 
 import math
 from dataclasses import fields
@@ -12,13 +12,13 @@ _REQUIRED = {"criterion", "uncertainty", "scope"}
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """Plain data with short names of what it is."""
+    """The report as plain data, as short as can be."""
     settings = {name: getattr(report, name) for name in sorted(_SETTINGS)}
     return settings | {"notes": list(report.notes), "rows": [_to_list(row) for row in report.rows]}
 
 
 def from_json(data: Any) -> Report:
-    """Read a report; ValueError if it is none."""
+    """Read a report; a ValueError if the data is none."""
     match data:
         case {"notes": list(notes), "rows": list(rows), **settings}:
             words = all(isinstance(word, str) for word in [*notes, *settings.values()])

@@ -1,4 +1,8 @@
-"""The values of a tensor's survivors as bytes: as they are, cut to fewer bits, or few shared ones and their codes."""
+"""The values of a tensor's survivors as bytes.
+
+They are stored as they are, in a shorter dtype, or as codes: of the few values in a codebook, or of whole multiples of
+a scale. A value of several bytes is coded byte by byte: the first bytes of all values, then the second of all, ...
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,32 +14,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prunewald.core.kmeans import MAX_SIZE, kmeans_1d
-from prunewald.storage.codes import streams
-from prunewald.storage.index import DTYPE_NAMES, DTYPES
-
-Bytes = NDArray[np.uint8]
+from prunewald.storage.codes import Bytes, streams
+from prunewald.storage.index import CODED, DTYPE_NAMES, DTYPES
 
 LOSSY = ("float32", "float16", "bfloat16", "int8", "int4", "codebook")
 FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-_LEVELS = {"int8": 127, "int4": 7}
-_PEEK = 4096
+_LEVELS = {"int8": 127, "int4": 7}  # the largest whole multiple of the scale
+_PEEK = 4096  # values that are looked at before all are: most tensors have more than a codebook holds among the first
 _PLAIN, _PLANES = range(2)
 
 
 @dataclass(frozen=True)
 class Coded:
-    """How values are stored: `kind` is a dtype, "codebook" or "linear"; the codebook; the values or their codes."""
+    """Values as a file stores them."""
 
-    kind: str
-    book: bytes
-    body: bytes
+    kind: str  # one of DTYPES, or of CODED
+    book: bytes  # the codebook
+    body: bytes  # the values, or their codes
 
     def __len__(self) -> int:
         return len(self.book) + len(self.body)
 
 
 def lossless(values: Tensor, codecs: frozenset[str]) -> Coded:
-    """Store values bit for bit, as a codebook where they are few and that is smaller."""
+    """Write values bit for bit, as a codebook where they are few and that is smaller."""
     bits = as_bits(values)
     book = np.unique(bits[:_PEEK])
     book = np.unique(bits) if 0 < book.size <= MAX_SIZE else book
@@ -49,7 +51,7 @@ def lossless(values: Tensor, codecs: frozenset[str]) -> Coded:
 
 
 def lossy(values: Tensor, what: str, size: int, codecs: frozenset[str]) -> Coded:
-    """Store finite floating-point values in fewer bits; ValueError if they cannot be."""
+    """Write floating-point values in the form `what`, one of LOSSY; a ValueError if that cannot hold them."""
     if what in FLOATS:
         return _narrowed(values, DTYPES[FLOATS[what]], codecs)
     if not torch.isfinite(values).all():
@@ -57,20 +59,12 @@ def lossy(values: Tensor, what: str, size: int, codecs: frozenset[str]) -> Coded
     if what == "codebook":
         book, codes = kmeans_1d(values, size)
         return Coded("codebook", as_bits(book).tobytes(), streams.encode(codes.numpy(), codecs))
-    top = _LEVELS[what]
-    scale = values.abs().max().to(torch.float32) / top if values.numel() else torch.ones(())
-    if torch.isinf(scale):
-        raise ValueError(f"some values are too large for values={what!r}")
-    scale = torch.where(scale == 0, 1.0, scale)
-    steps = torch.clamp(torch.round(values.to(torch.float64) / scale.double()), -top, top).to(torch.int8).numpy()
-    levels = np.unique(steps)
-    places = np.searchsorted(levels, steps).astype(np.uint8)
-    return Coded("linear", as_bits(scale).tobytes() + levels.tobytes(), streams.encode(places, codecs))
+    return _linear(values, what, codecs)
 
 
 def symbols(kind: str, book: int, body: Bytes, count: int) -> list[Bytes]:
-    """Read what is coded: the codes of a codebook of `book` values, or the planes of the values' bytes."""
-    if kind in ("codebook", "linear"):
+    """Read what is coded: codes into a codebook of `book` values, or the first bytes of all values, the second, ..."""
+    if kind in CODED:
         codes = streams.decode(body, count)
         if count and codes.max() >= book:
             raise ValueError(f"a code beyond a codebook of {book} values")
@@ -93,8 +87,8 @@ def symbols(kind: str, book: int, body: Bytes, count: int) -> list[Bytes]:
 
 
 def decode(kind: str, book: Bytes, body: Bytes, count: int, dtype: torch.dtype) -> Tensor:
-    """Read `count` values of a tensor of `dtype`; ValueError if the bytes are anything else."""
-    if kind in ("codebook", "linear"):
+    """Read `count` values of a tensor of `dtype`; a ValueError if the bytes are anything else."""
+    if kind in CODED:
         shared = _book(kind, book, dtype)
         (codes,) = symbols(kind, shared.numel(), body, count)
         return from_bits(as_bits(shared)[codes], dtype)
@@ -111,30 +105,30 @@ def decode(kind: str, book: Bytes, body: Bytes, count: int, dtype: torch.dtype) 
 
 
 def book_size(kind: str, book: int, dtype: torch.dtype) -> int:
-    """How many values a codebook of so many bytes has."""
+    """How many values a codebook of `book` bytes has."""
     return max(book - 4, 0) if kind == "linear" else book // dtype.itemsize
 
 
 def narrower(stored: torch.dtype, dtype: torch.dtype) -> bool:
-    """Tell whether values of a float dtype are worth storing as another."""
+    """Whether values of `dtype` may be stored in a shorter float dtype."""
     fit = dtype.is_floating_point and dtype.itemsize in (4, 8) and stored.is_floating_point
     return fit and DTYPE_NAMES.get(stored) in FLOATS.values() and stored.itemsize < dtype.itemsize
 
 
 def as_bits(tensor: Tensor) -> NDArray[Any]:
-    """View a contiguous CPU tensor as flat unsigned integers: there -0.0 is not 0 and NaN equals itself."""
+    """View a contiguous CPU tensor as flat unsigned integers: then -0.0 is not 0, and NaN equals itself."""
     return tensor.reshape(-1).view(torch.uint8).numpy().view(f"u{tensor.itemsize}")
 
 
 def from_bits(bits: NDArray[Any], dtype: torch.dtype) -> Tensor:
-    """Undo `as_bits`, flat."""
+    """View flat unsigned integers as a flat tensor: undoes `as_bits`."""
     if not bits.size:
         return torch.empty(0, dtype=dtype)  # which a view of no bytes cannot always be
     return torch.from_numpy(bits.view(np.uint8)).view(dtype)
 
 
 def _planes(bits: NDArray[Any], codecs: frozenset[str]) -> bytes:
-    """Write values as they are, or each of their bytes coded on its own, where that is smaller."""
+    """Write values as they are, or byte by byte by the codecs, where that is smaller."""
     plain = bytes([_PLAIN]) + bits.tobytes()
     if codecs == {"raw"} or not bits.size:
         return plain
@@ -151,6 +145,19 @@ def _narrowed(values: Tensor, dtype: torch.dtype, codecs: frozenset[str]) -> Cod
     if (torch.isinf(cut) & ~torch.isinf(values)).any():
         raise ValueError(f"some values are too large for {dtype}")
     return Coded(DTYPE_NAMES[dtype], b"", _planes(as_bits(cut), codecs))
+
+
+def _linear(values: Tensor, what: str, codecs: frozenset[str]) -> Coded:
+    """Write values as whole multiples of a scale, the largest of them at the last level."""
+    top = _LEVELS[what]
+    scale = values.abs().max().to(torch.float32) / top if values.numel() else torch.ones(())
+    if torch.isinf(scale):
+        raise ValueError(f"some values are too large for values={what!r}")
+    scale = torch.where(scale == 0, 1.0, scale)
+    steps = torch.clamp(torch.round(values.to(torch.float64) / scale.double()), -top, top).to(torch.int8).numpy()
+    levels = np.unique(steps)
+    places = np.searchsorted(levels, steps).astype(np.uint8)
+    return Coded("linear", as_bits(scale).tobytes() + levels.tobytes(), streams.encode(places, codecs))
 
 
 def _book(kind: str, book: Bytes, dtype: torch.dtype) -> Tensor:

@@ -1,1 +1,6 @@
-"""Entropy codes: a sequence of small numbers as bytes."""
+"""Entropy codes: a sequence of symbols, which are small numbers, as bytes."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]

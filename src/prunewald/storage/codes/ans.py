@@ -1,6 +1,7 @@
-"""Asymmetric numeral systems, by constriction: as near to the entropy as integers go.
+"""Asymmetric numeral systems (Duda 2013), by the package constriction: the bits come close to the entropy.
 
-The model is in integers alone, so every machine decodes the same: frequencies out of 2^16, from a byte a symbol.
+How often each symbol is expected is stored as a byte a symbol and computed in integers, so that every machine decodes
+the same.
 """
 
 from typing import Any
@@ -8,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TOTAL = 1 << 16
-_TOP = 31 << 15  # the largest weight a byte can say
-_SLACK = 6  # bytes that the coder's last state takes, about
+from prunewald.storage.codes import Bytes
 
-Bytes = NDArray[np.uint8]
+TOTAL = 1 << 16
+_TOP = 31 << 15  # the largest weight a byte of the table can stand for
+_SLACK = 6  # the coder's last state takes about so many bytes
 
 
 def available() -> bool:
-    """Tell whether constriction is installed."""
+    """Whether constriction is installed."""
     try:
         import constriction  # noqa: F401
     except ImportError:
@@ -30,7 +31,7 @@ def require() -> None:
 
 
 def table(counts: NDArray[Any]) -> Bytes:
-    """A byte for each symbol, a small float: 4 bits of mantissa, 4 of exponent."""
+    """How often each symbol comes, to about 3 %: a byte each, as a float of 4 bits of mantissa and 4 of exponent."""
     weights = np.maximum(counts * (_TOP / max(int(counts.max()), 1)), 16)
     exponent = np.floor(np.log2(weights / 16)).astype(np.int64)
     mantissa = np.rint(weights / 2.0**exponent).astype(np.int64) - 16  # 16 carries over into the exponent
@@ -38,7 +39,7 @@ def table(counts: NDArray[Any]) -> Bytes:
 
 
 def frequencies(table: Bytes) -> NDArray[np.int64]:
-    """How often each symbol is expected, out of TOTAL; at least once."""
+    """How many times out of TOTAL each symbol is expected, by the table: at least once."""
     weights = (16 + (table & 15).astype(np.int64)) << (table >> 4).astype(np.int64)
     found = 1 + weights * (TOTAL - table.size) // int(weights.sum())
     found[found.argmax()] += TOTAL - found.sum()
@@ -46,13 +47,13 @@ def frequencies(table: Bytes) -> NDArray[np.int64]:
 
 
 def size(counts: NDArray[Any], table: Bytes) -> int:
-    """Bytes that `encode` takes for symbols that come `counts` times, within a few."""
+    """About how many bytes `encode` takes for symbols that come `counts` times."""
     bits = float((counts * (16 - np.log2(frequencies(table)))).sum())
     return table.size + int(bits / 8) + _SLACK
 
 
 def encode(symbols: Bytes, table: Bytes) -> bytes:
-    """The table, and the coder's words."""
+    """Write the table, then the words of the coder."""
     coder = _constriction().stream.stack.AnsCoder()
     coder.encode_reverse(symbols.astype(np.int32), _model(table))
     words: NDArray[np.uint32] = coder.get_compressed()
@@ -60,7 +61,7 @@ def encode(symbols: Bytes, table: Bytes) -> bytes:
 
 
 def decode(data: Bytes, count: int, alphabet: int) -> Bytes:
-    """Undo `encode` for `count` symbols below `alphabet`; ValueError if that cannot be."""
+    """Read `count` symbols below `alphabet`; a ValueError if the bytes are anything else."""
     if data.size < alphabet or (data.size - alphabet) % 4 or alphabet < 2:
         raise ValueError(f"an ANS code of {data.size} bytes, with a table of {alphabet}")
     words = data[alphabet:].view("<u4").astype(np.uint32)

@@ -1,4 +1,7 @@
-"""Canonical Huffman codes, cut into pieces that are decoded side by side, so that numpy is fast enough."""
+"""Canonical Huffman codes (Huffman 1952), cut into pieces that are decoded side by side, so that numpy is fast enough.
+
+A code is given by its lengths in bits, one for each symbol, 0 for a symbol that never comes.
+"""
 
 import heapq
 from typing import Any
@@ -6,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_BITS = 12
-MAX_STEPS = 4096
-_MIN_STEPS, _PIECES = 512, 64
-_BLOCK = 1 << 15
+from prunewald.storage.codes import Bytes
 
-Bytes = NDArray[np.uint8]
+MAX_BITS = 12  # of one code
+MAX_STEPS = 4096  # symbols in a piece
+_MIN_STEPS, _PIECES = 512, 64
+_BLOCK = 1 << 15  # symbols that are written at a time
 
 
 def lengths(counts: NDArray[Any]) -> Bytes:
-    """Code lengths for symbols that come `counts` times, at least two of them: 0 where never, at most MAX_BITS."""
+    """Code lengths, the best or nearly, of at most MAX_BITS, for symbols that come `counts` times; two or more must."""
     weights = np.asarray(counts, np.int64)
     while (found := _huffman(weights)).max() > MAX_BITS:
         weights = np.where(weights > 0, 1 + weights // 2, 0)  # flatter, until the rarest have short enough codes
@@ -23,14 +26,14 @@ def lengths(counts: NDArray[Any]) -> Bytes:
 
 
 def size(counts: NDArray[Any], code: Bytes) -> int:
-    """Bytes that `encode` takes for symbols that come `counts` times."""
+    """How many bytes `encode` takes for symbols that come `counts` times."""
     total = int(counts.sum())
     bits = int((counts * code.astype(np.int64)).sum())
     return (len(code) + 1) // 2 + 2 + 2 * _pieces(total, _steps(total)) + (bits + 7) // 8
 
 
 def encode(symbols: Bytes, code: Bytes) -> bytes:
-    """Code lengths, symbols in a piece, bits of each piece, and the codes one after the other."""
+    """Write the code lengths, the number of symbols in a piece, the bits of each piece, and the codes in a row."""
     steps = _steps(symbols.size)
     pieces = np.add.reduceat(code[symbols], np.arange(0, symbols.size, steps), dtype=np.int64)
     table = np.pad(code, (0, len(code) % 2))
@@ -39,7 +42,7 @@ def encode(symbols: Bytes, code: Bytes) -> bytes:
 
 
 def decode(data: Bytes, count: int, alphabet: int) -> Bytes:
-    """Undo `encode` for `count` symbols below `alphabet`; ValueError if that cannot be."""
+    """Read `count` symbols below `alphabet`; a ValueError if the bytes are anything else."""
     nibbles = (alphabet + 1) // 2
     if data.size < nibbles + 2:
         raise ValueError("a Huffman code is cut short")
@@ -64,7 +67,7 @@ def decode(data: Bytes, count: int, alphabet: int) -> Bytes:
 
 
 def _lockstep(bits: Bytes, look: NDArray[np.uint16], ends: NDArray[np.int64], steps: int, count: int) -> Bytes:
-    """Read one symbol of every piece, then the next one of every piece."""
+    """Decode one symbol of every piece, then the next one of every piece, ..."""
     padded = np.append(bits, np.zeros(3, np.uint8))
     windows = padded[:-2].astype(np.int32)  # the 24 bits from each byte on
     for i in (1, 2):
@@ -96,6 +99,7 @@ def _lockstep(bits: Bytes, look: NDArray[np.uint16], ends: NDArray[np.int64], st
 
 
 def _huffman(weights: NDArray[np.int64]) -> Bytes:
+    """Huffman's own algorithm: join the two lightest trees until one is left; each joint is a bit of their codes."""
     heap: list[tuple[int, int, tuple[int, ...]]] = [
         (int(weight), i, (i,)) for i, weight in enumerate(weights) if weight
     ]
@@ -111,12 +115,13 @@ def _huffman(weights: NDArray[np.int64]) -> Bytes:
 
 
 def _order(code: Bytes) -> NDArray[np.intp]:
-    """Symbols in use: the shorter code first, then the smaller symbol."""
+    """The symbols in use, in the order of canonical codes: by length of the code, then by symbol."""
     order = np.argsort(code, kind="stable")
     return order[code[order] > 0]
 
 
 def _codes(code: Bytes) -> NDArray[np.int64]:
+    """The canonical code of each symbol, as a number."""
     order = _order(code)
     room = 1 << (MAX_BITS - code[order].astype(np.int64))
     found = np.zeros(len(code), np.int64)
@@ -125,7 +130,7 @@ def _codes(code: Bytes) -> NDArray[np.int64]:
 
 
 def _lookup(code: Bytes) -> NDArray[np.uint16]:
-    """For each MAX_BITS bits that can come: the symbol times 16, plus the length of its code."""
+    """A table by the next MAX_BITS bits: the symbol they begin with times 16, plus the length of its code."""
     order = _order(code)
     long = code[order].astype(np.int64)
     room = 1 << np.maximum(MAX_BITS - long, 0)
@@ -135,7 +140,7 @@ def _lookup(code: Bytes) -> NDArray[np.uint16]:
 
 
 def _bits(symbols: Bytes, code: Bytes, total: int) -> bytes:
-    """Write the codes of all symbols, `total` bits, the highest bit of each first."""
+    """Write the codes of all symbols, `total` bits in all, the highest bit of each first."""
     codes, words, end = _codes(code), np.zeros(total // 32 + 3), 0
     for start in range(0, symbols.size, _BLOCK):
         some = symbols[start : start + _BLOCK]

@@ -1,32 +1,34 @@
-"""A sequence of small numbers as bytes: raw, Huffman or ANS, whichever is smaller of those allowed."""
+"""A stream: symbols from 0 to 255 as bytes by the codec that needs the fewest, of those allowed.
+
+Its first two bytes name the codec and the largest symbol; how many symbols there are, the reader must know. "Planes"
+are numbers cut into their bits: bit 0 of all numbers, then bit 1 of all, and so on.
+"""
 
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prunewald.storage.codes import ans, huffman
+from prunewald.storage.codes import Bytes, ans, huffman
+from prunewald.util.arguments import one_of
 
 Codec = Literal["auto", "huffman", "ans", "raw"]
-Bytes = NDArray[np.uint8]
 
 _RAW, _HUFFMAN, _ANS, _CONSTANT = range(4)
-NAMES = ("raw", "huffman", "ans", "constant")
 HEAD = 2  # codec, and the largest symbol
-_CHUNK = 1 << 20  # numbers at a time, where a copy of all would be many times as large as they are
+_CHUNK = 1 << 20  # symbols that are widened at a time: all of them at once could take eight times their memory
 
 
 def allowed(codec: str) -> frozenset[str]:
-    """The codecs that `codec` stands for; ANS only if asked for by name, or there."""
-    if codec not in get_args(Codec):
-        raise ValueError(f"codec={codec!r}: give one of {', '.join(map(repr, get_args(Codec)))}")
+    """The codecs that `codec` allows: raw always, and with "auto" ANS only where constriction is installed."""
+    one_of("codec", codec, get_args(Codec))
     if codec == "auto":
         return frozenset({"raw", "huffman"} | ({"ans"} if ans.available() else set()))
     return frozenset({"raw", codec})
 
 
 def encode(symbols: Bytes, codecs: frozenset[str]) -> bytes:
-    """Write symbols of a byte each; how many there are is for the reader to know."""
+    """Write symbols by the codec that needs the fewest bytes; nothing at all for no symbols."""
     if not symbols.size:
         return b""
     counts = histogram(symbols)
@@ -43,7 +45,7 @@ def encode(symbols: Bytes, codecs: frozenset[str]) -> bytes:
 
 
 def decode(data: Bytes, count: int) -> Bytes:
-    """Read `count` symbols; ValueError if the bytes are anything else."""
+    """Read `count` symbols; a ValueError if the bytes are anything else."""
     if not count:
         if data.size:
             raise ValueError("bytes where nothing is coded")
@@ -73,7 +75,7 @@ def decode(data: Bytes, count: int) -> Bytes:
 
 
 def cost(counts: NDArray[Any], codecs: frozenset[str]) -> tuple[int, int]:
-    """The bytes that symbols which come `counts` times take, within a few, and the codec that needs the fewest."""
+    """About how many bytes symbols that come `counts` times take by the best of the codecs, and which one that is."""
     total = int(counts.sum())
     if np.count_nonzero(counts) < 2:
         return (HEAD, _CONSTANT) if total else (0, _CONSTANT)
@@ -87,28 +89,28 @@ def cost(counts: NDArray[Any], codecs: frozenset[str]) -> tuple[int, int]:
 
 
 def histogram(symbols: Bytes) -> NDArray[np.int64]:
-    """How often each symbol comes, up to the largest that does."""
+    """How often each symbol comes, from 0 to the largest there is."""
     counts = np.zeros(256, np.int64)
-    for first in range(0, symbols.size, _CHUNK):  # bincount takes eight bytes for each
+    for first in range(0, symbols.size, _CHUNK):  # bincount takes eight bytes for each symbol
         counts += np.bincount(symbols[first : first + _CHUNK], minlength=256)
     return np.trim_zeros(counts, "b")
 
 
 def entropy(symbols: Bytes) -> float:
-    """Bits that no code for single symbols can go below, but for the table it needs."""
+    """The order-0 entropy of all symbols together, in bits: no code for single symbols needs fewer."""
     counts = histogram(symbols)
     counts = counts[counts > 0]
     return float(-(counts * np.log2(counts / symbols.size)).sum()) + 0.0
 
 
 def write_planes(numbers: NDArray[Any], width: int) -> bytes:
-    """Bit 0 of all numbers, then bit 1 of all, ...: each plane in whole bytes, its first number in the lowest bit."""
+    """Write the lowest `width` bits of numbers as planes: each in whole bytes, the first number in the lowest bit."""
     planes = (np.packbits(numbers >> i & 1 != 0, bitorder="little") for i in range(width))
     return b"".join(plane.tobytes() for plane in planes)
 
 
 def read_planes(data: Bytes, width: int, into: NDArray[Any]) -> None:
-    """Undo `write_planes`: set these bits of the numbers, which are 0 there."""
+    """Read planes into the lowest `width` bits of numbers, which are 0 there."""
     each = -(-into.size // 8)
     if data.size != width * each:
         raise ValueError(f"{into.size} numbers of {width} bits take {width * each} bytes, not {data.size}")

@@ -119,21 +119,10 @@ def test_embeddings_and_norms_stay(tmp_path: Path) -> None:
 
 
 BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "unknown": (None, {"values": "int3"}, "values='int3': give None .* 'int8'"),
-    "unknown by name": (None, {"values": {"*": "int3"}}, "values='int3'"),
-    "no such name": (
-        None,
-        {"values": {"nope*": "int8"}},
-        r"values has 'nope\*', which matches no tensor; there are 0.w",
-    ),
-    "no such size": (None, {"size": {"nope": 8}}, "size has 'nope'"),
-    "size": (None, {"values": "codebook", "size": 1}, "size=1: a codebook has 2 to 256"),
-    "size 257": (None, {"values": "codebook", "size": 257}, "size=257"),
-    "codec": (None, {"codec": "zip"}, "codec='zip': give one of 'auto', 'huffman', 'ans', 'raw'"),
-    "positions": (None, {"positions": "zip"}, "positions='zip': give one of 'auto', 'gaps', 'ans', 'bits'"),
+    "unknown": (None, {"values": "int3"}, "values='int3'.*None.*'int8'"),
     "NaN": (float("nan"), {"values": "codebook"}, "'0.weight': .*infinite or NaN"),
     "infinite": (float("inf"), {"values": "int8"}, "'0.weight': .*infinite or NaN"),
-    "too large": (1e6, {"values": "float16"}, "'0.weight': some values are too large for torch.float16"),
+    "too large": (1e6, {"values": "float16"}, "'0.weight'.*too large.*float16"),
 }
 
 

@@ -1,4 +1,4 @@
-"""A state dict taken apart for the container, and put together again."""
+"""A state dict taken apart into index entries and stored tensors, and put together again."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,51 +7,56 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from prunewald.storage import sections as tensors
-from prunewald.storage.index import DTYPE_NAMES, Entry
+from prunewald.model.masking import check_masks
+from prunewald.storage import sections
+from prunewald.storage.index import DTYPE_NAMES, TensorEntry
 from prunewald.storage.options import Chooser
 from prunewald.storage.values import as_bits
 
 
-def pack(state: Mapping[str, Any], masks: Mapping[str, Tensor], how: Chooser) -> tuple[list[Entry], dict[str, Tensor]]:
-    """Take a state dict apart into index entries and the tensors to store under their keys."""
+def pack(
+    state: Mapping[str, Any], masks: Mapping[str, Tensor], options: Chooser
+) -> tuple[list[TensorEntry], dict[str, Tensor]]:
+    """Take a state dict apart: into index entries, and the tensors to store by their keys."""
+    groups = tied(state)
     for name in masks:
         if name not in state:
             raise ValueError(
                 f"there is a mask for {name!r}, which the model's state_dict does not have; "
                 "pw.save(pruner.model, path) saves the model without its masks"
             )
-    entries: list[Entry] = []
-    parts: dict[str, Tensor] = {}
-    for names in tied(state):
+    check_masks(masks, state)
+    entries: list[TensorEntry] = []
+    stored: dict[str, Tensor] = {}
+    for names in groups:
         tensor = _plain(state[names[0]])
-        given = [_checked(name, tensor, masks[name]) for name in names if name in masks]
+        given = [_zero_outside(name, tensor, masks[name]) for name in names if name in masks]
         try:
-            entry, stored = tensors.pack(names, tensor, given[0] if given else None, how(names))
+            entry, data = sections.pack(names, tensor, given[0] if given else None, options(names))
         except ValueError as error:
             raise ValueError(f"{names[0]!r}: {error}") from error
         entries.append(entry)
-        parts[entry.key] = stored
-    return entries, parts
+        stored[entry.key] = data
+    return entries, stored
 
 
-def unpack(entries: Sequence[Entry], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Put the state dict together; ValueError with the reason if index and tensors disagree."""
-    check_keys({entry.key for entry in entries}, parts)
+def unpack(entries: Sequence[TensorEntry], stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Put the state dict together; a ValueError with the reason if index and stored tensors disagree."""
+    check_keys({entry.key for entry in entries}, stored)
     state: dict[str, Tensor] = {}
     for entry in entries:
-        state |= dict.fromkeys(entry.names, tensors.unpack(entry, parts[entry.key]))
+        state |= dict.fromkeys(entry.names, sections.unpack(entry, stored[entry.key]))
     return state
 
 
-def check_keys(keys: set[str], parts: Mapping[str, Tensor]) -> None:
+def check_keys(keys: set[str], stored: Mapping[str, Tensor]) -> None:
     """Refuse an index that gives other tensors than are stored."""
-    if odd := sorted(keys ^ parts.keys()):
+    if odd := sorted(keys ^ stored.keys()):
         raise ValueError(f"index and stored tensors disagree about {odd[0]!r}")
 
 
 def tied(state: Mapping[str, Any]) -> list[list[str]]:
-    """Group a state dict's names by the memory they look at; ValueError for what no file can hold."""
+    """Group a state dict's names by the memory they look at; a ValueError for what no file can hold."""
     groups: dict[Any, list[str]] = {}
     for name, tensor in state.items():
         if reason := unfit(tensor):
@@ -63,12 +68,12 @@ def tied(state: Mapping[str, Any]) -> list[list[str]]:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two CPU tensors of one dtype and shape are the same to the last bit."""
+    """Whether two CPU tensors of one dtype and shape are the same to the last bit."""
     return a is b or np.array_equal(as_bits(a), as_bits(b))
 
 
 def unfit(tensor: Any) -> str | None:
-    """Tell what a value is, if that is nothing a packed file can hold."""
+    """What a value is, in words, if a packed file cannot hold it; None if it can."""
     if not isinstance(tensor, Tensor):
         return f"a {type(tensor).__name__}, not a tensor"
     if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_quantized or tensor.layout != torch.strided:
@@ -86,10 +91,8 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8) != 0 if tensor.dtype == torch.bool else tensor
 
 
-def _checked(name: str, tensor: Tensor, mask: Tensor) -> Tensor:
-    if mask.dtype != torch.bool or mask.shape != tensor.shape:
-        given = f"{mask.dtype} {tuple(mask.shape)}"
-        raise ValueError(f"the mask of {name!r} is {given}, not bool {tuple(tensor.shape)}")
+def _zero_outside(name: str, tensor: Tensor, mask: Tensor) -> Tensor:
+    """The mask on the CPU; a ValueError if the tensor is anything but +0.0 where it is pruned."""
     mask = mask.detach().cpu().contiguous()
     alive = np.count_nonzero(as_bits(tensor)[~mask.view(-1).numpy()])
     if alive:

@@ -90,8 +90,8 @@ def edited(good: bytes, edit: Callable[[dict[str, Any]], object]) -> bytes:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("version", "2", "format version '2'; this prunewald reads versions '0' and '1'"),
-        ("version", "0", "checksum"),
+        ("version", "2", "format version '2'.* reads '1'"),
+        ("version", "0", "format version '0'.* reads '1'"),
         ("version", None, "format version None"),
         ("format", "other", "not one that prunewald wrote"),
         ("sha256", "0" * 64, "checksum"),
@@ -231,7 +231,7 @@ LIES: dict[str, tuple[Any, dict[str, Tensor], str]] = {
     "constant with bytes": (model(entry(bytes=[13, 0, 9])), gaps(3, 1, 1), "of an unknown kind, 3"),
     "symbol too large": (model(entry(bytes=[14, 0, 9])), gaps(0, 2, 3, 3), "a symbol above 2"),
     "code beyond": (*coded("codebook", ONES, 0, 2, 1, 2), "a code beyond a codebook of 2 values"),
-    "codebook in parts": (*coded("codebook", ONES[:-1], 3, 0), "a codebook of 7 bytes"),
+    "codebook in pieces": (*coded("codebook", ONES[:-1], 3, 0), "a codebook of 7 bytes"),
     "codebook too large": (*coded("codebook", bytes(257 * 4), 3, 0), "a codebook of 1028 bytes"),
     "no codebook": (*coded("codebook", b"", 3, 0), "a code beyond a codebook of 0"),
     "no scale": (*coded("linear", b"abc", 3, 0), "levels in 3 bytes"),
@@ -248,7 +248,7 @@ LIES: dict[str, tuple[Any, dict[str, Tensor], str]] = {
     "Huffman end": (*coded("codebook", ONES, 1, 1, 17, 0, 2, 3, 0, 0), "does not end where it should"),
     "Huffman last bits": (*coded("codebook", ONES, 1, 1, 17, 0, 2, 2, 0, 1), "padding bits"),
     "ANS cut short": (*coded("codebook", ONES, 2, 1, 9), "an ANS code of 1 bytes"),
-    "ANS in parts": (*coded("codebook", ONES, 2, 1, 9, 9, 1, 2, 3), "an ANS code of 5 bytes"),
+    "ANS in pieces": (*coded("codebook", ONES, 2, 1, 9, 9, 1, 2, 3), "an ANS code of 5 bytes"),
     "ANS of one": (*coded("codebook", ONES, 2, 0, 9), "an ANS code"),
     "ANS end": (*coded("codebook", ONES, 2, 1, 9, 9, 1, 2, 3, 4, 1, 2, 3, 4), "does not end where it should"),
     "ANS zero": (*coded("codebook", ONES, 2, 1, 9, 9, 0, 0, 0, 0), "zero word"),
@@ -261,8 +261,8 @@ LIES: dict[str, tuple[Any, dict[str, Tensor], str]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_an_index_that_lies(tmp_path: Path, lie: str) -> None:
-    index, parts, reason = LIES[lie]
-    write(tmp_path / "bad.pw", index if isinstance(index, str) else json.dumps(index), parts)
+    index, tensors, reason = LIES[lie]
+    write(tmp_path / "bad.pw", index if isinstance(index, str) else json.dumps(index), tensors)
     with allocating(10_000_000):
         refused(tmp_path / "bad.pw", reason)
 
@@ -271,22 +271,11 @@ def test_what_the_lies_are_made_of_is_true(tmp_path: Path) -> None:
     expected = torch.zeros(3, 3)
     expected.view(-1)[:2] = 1
     truths = [(model(entry()), GOOD), (model(entry(bytes=[12, 0, 9])), gaps(3, 0)), coded("codebook", ONES, 3, 0)]
-    for index, parts in truths:
-        write(tmp_path / "f", json.dumps(index), parts)
+    for index, tensors in truths:
+        write(tmp_path / "f", json.dumps(index), tensors)
         assert torch.equal(load(tmp_path / "f")["w"], expected)
     write(tmp_path / "f", json.dumps(model(PLAIN) | {"report": REPORT}), DENSE)
     assert torch.equal(load(tmp_path / "f")["w"], torch.ones(3, 3))
-
-
-def test_offsets_that_are_not_aligned(bad: Files) -> None:
-    """Legal for safetensors, and torch cannot view it: read or refused, never a crash."""
-    header = {
-        "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
-        "b": {"dtype": "F32", "shape": [1], "data_offsets": [1, 5]},
-        "__metadata__": {"format": "prunewald", "version": "0", "index": "[]", "sha256": ""},
-    }
-    head = json.dumps(header).encode()
-    refused(bad(len(head).to_bytes(8, "little") + head + bytes(5)), "")
 
 
 def test_the_error_is_a_value_error_with_file_and_cause(tmp_path: Path) -> None:
@@ -295,3 +284,14 @@ def test_the_error_is_a_value_error_with_file_and_cause(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=str(tmp_path)) as caught:
         load(tmp_path / "bad.pw")
     assert caught.value.__cause__ is not None
+
+
+def test_offsets_that_are_not_aligned(bad: Files) -> None:
+    """Legal for safetensors, and torch cannot view it: read or refused, never a crash."""
+    header = {
+        "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
+        "b": {"dtype": "F32", "shape": [1], "data_offsets": [1, 5]},
+        "__metadata__": {"format": "prunewald", "version": "1", "index": "[]", "sha256": ""},
+    }
+    head = json.dumps(header).encode()
+    refused(bad(len(head).to_bytes(8, "little") + head + bytes(5)), "")

@@ -11,8 +11,7 @@ from torch import Tensor
 import prunewald as pw
 from prunewald import cli
 from prunewald.storage import inspect, load
-
-from .helpers import identical, net, pruned
+from tests.storage.helpers import identical, net, pruned
 
 
 @pytest.fixture
@@ -74,8 +73,8 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, state: dict[str, Tensor], cap
     out = str(tmp_path / "out.pw")
     for args, reason in (
         (["pack", "bad.safetensors", out], "bad.safetensors: not a whole safetensors file"),
-        (["pack", "bad.pw", out], "bad.pw: not a state dict that torch.save wrote"),
-        (["pack", "module.pt", out], "module.pt: not a state dict that torch.save wrote"),
+        (["pack", "bad.pw", out], "bad.pw' is no state dict that torch.save wrote"),
+        (["pack", "module.pt", out], "module.pt' is no state dict that torch.save wrote"),
         (["pack", "settings.pt", out], "settings.pt: not a state dict; save model.state_dict()"),
         (["pack", "dense.pt", out, "--values", "codebook", "--size", "1"], "size=1"),
         (["pack", "nothing.pt", out], "nothing.pt"),

@@ -44,6 +44,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak memory as Linux tells it")
 def test_a_few_times_file_and_tensors(tmp_path: Path) -> None:
     weight = torch.tensor([0.0, 1.0, 0.0, 2.0] * 50)

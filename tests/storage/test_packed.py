@@ -1,3 +1,5 @@
+"""Loading: into a model that must fit, or as a state dict; on any error the model is untouched."""
+
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,21 +45,21 @@ def other(kind: str) -> nn.Module:
         ("fewer", "'3.weight' is in the file only; '3.bias' is in the file only"),
         (
             "wider",
-            r"'0.weight' is torch.float32 \(30, 20\) in the file, torch.float32 \(30, 21\) in the model",
+            r"'0.weight'.*\(30, 20\).*\(30, 21\)",
         ),
         (
             "half",
-            r"'0.weight' is torch.float32 \(30, 20\) in the file, torch.float16 .* in the model.*; \.\.\.",
+            r"'0.weight'.*torch.float32.*torch.float16",
         ),
-        ("meta", r"'3.weight' is torch.float32 \(5, 30\) in the file, on the meta device, without values in"),
-        ("expanded", r"'1.running_mean' .* in the file, torch.float32 \(30,\), expanded in the model"),
-        ("sparse", r"'1.running_mean' .* in the file, a Tensor of torch.float32, torch.sparse_coo"),
+        ("meta", "'3.weight'.*meta"),
+        ("expanded", "'1.running_mean'.*expanded"),
+        ("sparse", "'1.running_mean'.*sparse_coo"),
     ],
 )
 def test_another_model_is_refused_and_untouched(packed: Path, kind: str, reason: str) -> None:
     model = other(kind)
     before = {name: t.clone() for name, t in model.state_dict().items() if not t.is_meta}
-    with pytest.raises(ValueError, match=f"model.pw does not fit this Sequential: {reason}") as caught:
+    with pytest.raises(ValueError, match=f"model.pw.*Sequential.*{reason}") as caught:
         load(packed, into=model)
     assert not isinstance(caught.value, PackedFileError)
     assert all(torch.equal(t.to_dense(), model.state_dict()[name].to_dense()) for name, t in before.items())
@@ -97,6 +99,15 @@ def test_what_is_loaded_is_independent_of_the_file(packed: Path) -> None:
     assert identical(state, pruned().model.state_dict())
     for tensor in state.values():
         tensor.add_(1)
+
+
+def test_a_compiled_model_has_the_names_of_the_one_inside(packed: Path, tmp_path: Path) -> None:
+    model = net(seed=1)
+    compiled: Any = torch.compile(model)
+    assert load(packed, into=compiled) is compiled
+    assert identical(model.state_dict(), pruned().model.state_dict())
+    save(compiled, tmp_path / "again.pw")
+    assert list(load(tmp_path / "again.pw")) == list(model.state_dict())
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from prunewald.storage import PackedFileError, load, mask_file, positions, save
 from prunewald.storage.codes import ans, huffman, streams
 from prunewald.storage.container import Contents, blaming, check_size, read
 from prunewald.storage.index import DTYPES
-from prunewald.storage.packed import joined, parse
+from prunewald.storage.packed import read_index
+from prunewald.storage.state_dict import unpack
 
 from .helpers import allocating, holding, identical, pruner
 
@@ -57,7 +58,7 @@ def corpus(folder: Path) -> list[Contents]:
         found = read(folder / "f")
         for row in json.loads(found.index)["tensors"]:
             key = f"{'packed' if 'bytes' in row else 'dense'}/{row['names'][0]}"
-            files.append(Contents("1", json.dumps({"tensors": [row]}), {key: found.parts[key]}, {}, found.size))
+            files.append(Contents(json.dumps({"tensors": [row]}), {key: found.tensors[key]}, {}, found.size))
     return files
 
 
@@ -115,27 +116,27 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
 
 def mutant(good: Contents, chance: random.Random) -> Contents:
     (row,) = json.loads(good.index)["tensors"]
-    parts = dict(good.parts)
+    tensors = dict(good.tensors)
     if "bytes" not in row or chance.random() < 0.25:
         chance.choice(CHANGES)(row, chance)
     else:
         sizes = row["bytes"]
         section = chance.choice([i for i in range(3) if sizes[i]])
         key = f"packed/{row['names'][0]}"
-        blob = parts[key].numpy()
+        blob = tensors[key].numpy()
         before, found, after = np.split(blob, [sum(sizes[:section]), sum(sizes[: section + 1])])
         new = damaged(found.tobytes(), chance)
-        parts[key] = torch.tensor([*before, *new, *after], dtype=torch.uint8)
+        tensors[key] = torch.tensor([*before, *new, *after], dtype=torch.uint8)
         sizes[section] = len(new)
-    return Contents("1", json.dumps({"tensors": [row]}), parts, {}, good.size)
+    return Contents(json.dumps({"tensors": [row]}), tensors, {}, good.size)
 
 
 def attempt(contents: Contents) -> dict[str, Tensor] | None:
     try:
         with blaming("f"):
-            entries = parse(contents)
+            entries, _ = read_index(contents)
             check_size(contents, sum(entry.nbytes for entry in entries), LIMIT)
-            return joined(contents, entries)
+            return unpack(entries, contents.tensors)
     except PackedFileError:
         return None
 
@@ -152,6 +153,7 @@ def many(times: int, job: Callable[[random.Random], None]) -> None:
     some()
 
 
+@pytest.mark.slow
 def test_behind_the_checksum(tmp_path: Path) -> None:
     files = corpus(tmp_path)
     assert all(attempt(good) for good in files)
@@ -193,6 +195,7 @@ def test_every_kind_of_code_is_among_them(tmp_path: Path, monkeypatch: pytest.Mo
     assert {"codebook", "linear", "BF16", "F32", None} <= set(kinds)
 
 
+@pytest.mark.slow
 def test_memory(tmp_path: Path) -> None:
     files, chance = corpus(tmp_path), random.Random(1)
     for _ in range(500):
@@ -214,7 +217,7 @@ def test_memory_of_a_large_tensor(tmp_path: Path, dtype: torch.dtype, keep: floa
     save(pruner(holding(w=weight), {"w": mask}), tmp_path / "f", codec=codec, positions=positions)
     good = read(tmp_path / "f")
     with allocating(6 * (good.size + weight.nbytes) + 100_000):
-        found = joined(good, parse(good))
+        found = unpack(read_index(good)[0], good.tensors)
     assert identical(found, {"w": weight})
 
 
@@ -231,6 +234,7 @@ def whole_file(good: bytes, path: Path, read: Callable[[Path], dict[str, Tensor]
     path.write_bytes(good)
 
 
+@pytest.mark.slow
 def test_before_the_checksum(tmp_path: Path) -> None:
     torch.manual_seed(0)
     weight, mask = sparse(0.3, 20, 30)
@@ -238,6 +242,7 @@ def test_before_the_checksum(tmp_path: Path) -> None:
     whole_file((tmp_path / "f").read_bytes(), tmp_path / "f", load, BEFORE)
 
 
+@pytest.mark.slow
 def test_masks(tmp_path: Path) -> None:
     torch.manual_seed(0)
     mask_file.save({f"w{keep}": torch.rand(30, 40) < keep for keep in (0.02, 0.3, 0.8)}, tmp_path / "f")
@@ -245,12 +250,12 @@ def test_masks(tmp_path: Path) -> None:
     good = read(tmp_path / "f")
 
     def one(chance: random.Random) -> None:
-        key = chance.choice(list(good.parts))
-        blob = np.frombuffer(damaged(good.parts[key].numpy().tobytes(), chance), np.uint8)
-        bad = Contents("1", good.index, good.parts | {key: torch.tensor(blob)}, {}, good.size)
+        key = chance.choice(list(good.tensors))
+        blob = np.frombuffer(damaged(good.tensors[key].numpy().tobytes(), chance), np.uint8)
+        bad = Contents(good.index, good.tensors | {key: torch.tensor(blob)}, {}, good.size)
         try:
             with blaming("f"):
-                found = mask_file.joined(bad, LIMIT)
+                found = mask_file.unpack(bad, LIMIT)
         except PackedFileError:
             return
         assert all(found[row["name"]].sum() == row["kept"] for row in json.loads(good.index)["masks"])
@@ -266,21 +271,4 @@ def test_there_are_enough() -> None:
 def test_memory_for_the_header(text: str) -> None:
     index = '{"tensors":[' + (text * (300_000 // len(text)))[:-1] + "]}"
     with allocating(64 * len(index)):
-        assert attempt(Contents("1", index, {}, {}, len(index))) is None
-
-
-def test_memory_of_wide_gaps() -> None:
-    """Gaps of nine low bits, as no writer would store them, and all of them small."""
-    count, coded = 1 << 22, 1 << 21
-    planes = b"\xff" * (coded // 8) + bytes(coded)
-    data = np.frombuffer(bytes([1, 9]) + bytes(8) + planes + bytes([3, 0]), np.uint8)
-    with allocating(8 * (data.size + count)):
-        mask = positions.decode(data, count, coded)
-    assert mask[1::2].all()
-    assert not mask[::2].any()
-
-
-def test_memory_of_counting() -> None:
-    symbols = np.zeros(1 << 23, np.uint8)
-    with allocating(2 * symbols.size):
-        assert streams.entropy(symbols) == 0
+        assert attempt(Contents(index, {}, {}, len(index))) is None
