@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 from torch import Tensor, nn
 
 from prunewald.model.modules import plain
-from prunewald.model.targets import find_parts
+from prunewald.model.targets import find_slices
 from prunewald.pruning.report import Report
 from prunewald.storage import container, index, report_json
 from prunewald.storage.codes.streams import Codec
@@ -131,7 +131,7 @@ def _weights(model: nn.Module) -> set[str]:
     if any(nn.parameter.is_lazy(param) for param in model.parameters()):
         return set()  # refused later, with a better reason
     try:
-        return {target.param for target in find_parts(model, None, None)}
+        return {target.param for target in find_slices(model, None, None)}
     except ValueError:
         return set()
 
