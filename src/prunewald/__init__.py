@@ -10,9 +10,15 @@ from prunewald.pruning.report import Report
 from prunewald.statistics import wald as inference
 from prunewald.statistics.wald import agreement, wald_test
 from prunewald.storage import PackedFileError, load, save
-from prunewald.strategies import BudgetError, Checkpoint, certify_sparsity, find_sparsity, rounds
-from prunewald.strategies import rounds as iterative
-from prunewald.strategies import scan as sensitivity
+from prunewald.strategies import (
+    BudgetError,
+    Checkpoint,
+    certify_sparsity,
+    find_sparsity,
+    iterative,
+    rounds,
+    sensitivity,
+)
 from prunewald.strategies.surgery import Surgery
 from prunewald.uncertainty import (
     BatchMeans,
