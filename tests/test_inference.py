@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 import prunewald as pw
-from prunewald.statistics.wald import rank_correlation
+from prunewald.statistics.concordance import rank_correlation
 
 
 def test_the_wald_test_is_the_normal_one():

@@ -7,7 +7,8 @@ from scipy import stats
 from torch import nn
 
 import prunewald as pw
-from prunewald.statistics.wald import agreement, critical_value, discoveries, p_value
+from prunewald.statistics.concordance import agreement
+from prunewald.statistics.wald import critical_value, discoveries, p_value
 
 
 def problem(seed=0):

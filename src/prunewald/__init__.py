@@ -8,7 +8,8 @@ from prunewald.core.weights import WeightStats
 from prunewald.pruner import Pruner
 from prunewald.pruning.report import Report
 from prunewald.statistics import wald as inference
-from prunewald.statistics.wald import agreement, wald_test
+from prunewald.statistics.concordance import agreement
+from prunewald.statistics.wald import wald_test
 from prunewald.storage import PackedFileError, load, save
 from prunewald.strategies import (
     BudgetError,

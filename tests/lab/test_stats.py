@@ -1,7 +1,7 @@
 import pytest
 from scipy import stats as reference
 
-from prunewald.statistics.paired import holm, paired
+from prunewald.statistics.differences import holm, paired
 
 
 def test_paired_is_scipys() -> None:

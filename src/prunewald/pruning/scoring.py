@@ -14,7 +14,7 @@ from prunewald.core.weights import Group, Moments, Weight, WeightStats
 from prunewald.model.optimizers import keeps_mean_square
 from prunewald.model.slices import Slice
 from prunewald.pruning.report import TensorReport
-from prunewald.statistics.wald import rank_correlation
+from prunewald.statistics.concordance import rank_correlation
 from prunewald.uncertainty import Estimate
 from prunewald.util.tensors import accumulator, dense
 
