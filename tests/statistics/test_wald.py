@@ -5,7 +5,6 @@ import torch
 from scipy import stats
 
 import prunewald as pw
-from prunewald.statistics.concordance import rank_correlation
 
 
 def test_the_wald_test_is_the_normal_one():
@@ -24,12 +23,3 @@ def test_a_zero_weight_is_never_significant_and_no_error_always():
 def test_shapes_must_agree():
     with pytest.raises(ValueError, match=r"se has shape \(2,\), the weights \(3,\)"):
         pw.wald_test(torch.ones(3), torch.ones(2))
-
-
-def test_rank_correlation_is_spearman_s_with_ties():
-    a, b = torch.randint(0, 9, (300,)), torch.randint(0, 9, (300,))
-    assert rank_correlation(a, a + b) == pytest.approx(stats.spearmanr(a.numpy(), (a + b).numpy()).statistic)
-
-
-def test_rank_correlation_with_a_constant_is_not_a_number():
-    assert math.isnan(rank_correlation(torch.ones(5), torch.arange(5)))
