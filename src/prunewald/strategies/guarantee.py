@@ -8,9 +8,10 @@ from torch import Tensor
 
 from prunewald.pruner import Pruner
 from prunewald.statistics.learn_then_test import drop_losses, fixed_sequence, hoeffding_bentkus
+from prunewald.strategies.branches import Candidates, Kept
 from prunewald.strategies.checks import check_functions, real
 from prunewald.strategies.rounds import Estimate, Round
-from prunewald.strategies.search import LEVELS, BudgetError, Candidates, Kept
+from prunewald.strategies.search import LEVELS, BudgetError
 from prunewald.util.files import FilePath
 
 

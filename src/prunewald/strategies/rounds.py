@@ -10,9 +10,11 @@ from prunewald.core.weights import NotYet
 from prunewald.pruner import Pruner
 from prunewald.pruning.checks import copied
 from prunewald.pruning.report import Report
-from prunewald.strategies.checkpoint import Folder, State, as_report, check_rewind, restore_, set_, take
+from prunewald.strategies.checkpoint import check_rewind, set_
 from prunewald.strategies.checks import check_functions, check_pruner, checked_levels, number, real
 from prunewald.strategies.dropout import Dropouts
+from prunewald.strategies.run_folder import Folder
+from prunewald.strategies.training_state import State, as_report, restore_, take
 from prunewald.util.files import FilePath
 from prunewald.util.registry import brief
 

@@ -1,16 +1,13 @@
 """How much can go? The highest sparsity whose loss stays within a budget, over retrained candidates."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
 
-from prunewald.core.weights import NotYet
 from prunewald.pruner import Pruner
-from prunewald.pruning.report import Report
-from prunewald.strategies.checkpoint import Folder, State, restore_, take
-from prunewald.strategies.checks import check_functions, check_pruner, checked_levels, number, real
-from prunewald.strategies.rounds import Estimate, Round, plan, prune
+from prunewald.strategies.branches import Candidates, Kept
+from prunewald.strategies.checks import check_functions, number, real
+from prunewald.strategies.rounds import Estimate, Round
 from prunewald.util.files import FilePath
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
@@ -28,31 +25,6 @@ class Candidate:
     value: float
     loss: float
     fits: bool
-
-
-class Kept:
-    """What a search found, with its candidates: in its folder, or without one in memory for as long as this lives."""
-
-    _run: ClassVar["Candidates | None"] = None  # no field: what was found is plain data, to compare, print and pickle
-
-    def keeping(self, run: "Candidates") -> Self:
-        """The same, with the candidates of a run."""
-        object.__setattr__(self, "_run", run)
-        return self
-
-    def restore_(self, level: float | None) -> None:
-        """Set all to the candidate at a level as it was after its training, or with None to before the search.
-
-        All is the model, the optimizer, the Pruner, the copies it follows, and torch's global random numbers.
-        """
-        if self._run is None:
-            raise ValueError(
-                f"this {type(self).__name__} is a copy, without the candidates: restore from the first one"
-            )
-        self._run.settle(level)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_run"}
 
 
 @dataclass(frozen=True)
@@ -114,78 +86,11 @@ def _fits(dense: float, value: float, budget: float) -> bool:
     return value >= least or math.isclose(value, least, rel_tol=2e-7, abs_tol=2e-7 * abs(dense))
 
 
-class Candidates:
-    """Trains the candidates of a search one by one, each from the same start, and keeps them all.
-
-    Iterating gives each level with what was measured, from the folder where it is there already. What measuring does to
-    the model or to a statistic stays out of it. As a context, any error leaves the model as it was given.
-    """
-
-    def __init__(
-        self,
-        pruner: Pruner,
-        train: Callable[[Round], object],
-        measure: Callable[[], Any],
-        levels: Iterable[float],
-        estimate: Estimate | None,
-        folder: FilePath | None,
-        **settings: float | None,
-    ) -> None:
-        check_pruner(pruner)
-        check_functions(train=train, **({} if estimate is None else {"estimate": estimate}))
-        self._pruner, self._train, self._measure, self._estimate = pruner, train, measure, estimate
-        self._levels = checked_levels(pruner, levels)
-        self._folder = Folder(folder, plan(pruner, self._levels, estimate) | settings)
-        self._start = self._folder.load("start") or self._keep("start")
-        self.dense: Any = self._start["measured"]
-
-    def __enter__(self) -> "Candidates":
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self.settle(None)
-
-    def __iter__(self) -> Iterator[tuple[float, Any]]:
-        for index, level in enumerate(self._levels, 1):
-            state = self._folder.load(_name(level))
-            if state is None:
-                restore_(self._pruner, self._start)
-                self._train(Round(index, level, self._prune(index, level)))
-                state = self._keep(_name(level))
-            yield level, state["measured"]
-
-    def _prune(self, index: int, level: float) -> Report:
-        try:
-            return prune(self._pruner, level, self._estimate)
-        except NotYet:
-            if index == 1:
-                self._folder.drop("start")  # where there is nothing to prune by yet, more training has to count
-            raise
-
-    def _keep(self, name: str) -> State:
-        state = take(self._pruner) | {"measured": self._measure()}
-        self._folder.save(name, state)
-        return state
-
-    def settle(self, level: float | None) -> None:
-        """Leave the model at a candidate, or as it was before."""
-        state = self._start if level is None else self._folder.load(_name(real("level", level, "of a candidate")))
-        if state is None:
-            held = [known for known in self._levels if self._folder.load(_name(known)) is not None]
-            raise ValueError(f"there is no candidate at {level!r}: there are {held}, and None for before the search")
-        restore_(self._pruner, state)
-
-
 def _value(evaluate: Callable[[], float]) -> float:
     value = number(evaluate(), "evaluate()")
     if value is None:
         raise TypeError("evaluate() gave None, and should give a number, higher is better")
     return value
-
-
-def _name(level: float) -> str:
-    return f"level-{float(level)!r}"
 
 
 def _mark(candidate: Candidate, best: Candidate) -> str:

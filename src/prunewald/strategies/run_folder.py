@@ -1,0 +1,87 @@
+"""The states of a run in a folder."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prunewald.strategies.training_state import State
+from prunewald.util.files import FilePath, replacing
+
+
+class Folder:
+    """States of one run by name, each written whole; a run with another plan is refused. Without a path, in memory."""
+
+    def __init__(self, path: FilePath | None, plan: Mapping[str, Any]) -> None:
+        self._path = None if path is None else Path(path)
+        self._memory: dict[str, State] = {}
+        if self._path is not None:
+            self._path.mkdir(parents=True, exist_ok=True)
+            self._check(self._path, plan)
+
+    def _check(self, path: Path, plan: Mapping[str, Any]) -> None:
+        file = path / "plan.json"
+        text = re.sub(" at 0x[0-9a-f]+", "", json.dumps(plan, indent=1))  # where functions were in another process
+        if not file.exists():
+            with replacing(file) as out:
+                out.write(text.encode())
+            return
+        try:
+            held = dict(json.loads(file.read_text()))
+        except (ValueError, TypeError):
+            raise ValueError(f"{os.fspath(file)!r} is no plan of a run: give another folder") from None
+        if differences := _differences(held, json.loads(text)):
+            raise ValueError(
+                f"{os.fspath(path)!r} holds another run: {differences}. "
+                "Give another folder, or go on with the same plan"
+            )
+
+    def save(self, name: str, state: State) -> None:
+        """Keep a state."""
+        if self._path is None:
+            self._memory[name] = state
+        else:
+            with replacing(self._path / f"{name}.pt") as file:
+                torch.save(state, file)
+
+    def drop(self, name: str) -> None:
+        """Forget a state, if there is one."""
+        self._memory.pop(name, None)
+        if self._path is not None:
+            (self._path / f"{name}.pt").unlink(missing_ok=True)
+
+    def load(self, name: str) -> State | None:
+        """A state that was kept; None if there is none."""
+        if self._path is None:
+            return self._memory.get(name)
+        file = self._path / f"{name}.pt"
+        return _read(file) if file.exists() else None
+
+
+def _differences(held: State, mine: State) -> str:
+    """What two plans do not share; of the weights, each by its name."""
+    held, mine = (
+        plan | {"weights": 0} | {repr(n): s for n, s in plan.get("weights", {}).items()} for plan in (held, mine)
+    )
+    keys = [key for key in held | mine if held.get(key, "absent") != mine.get(key, "absent")]
+    shown = [f"{key} is {held.get(key, 'absent')} there and {mine.get(key, 'absent')} here" for key in keys]
+    return "; ".join(shown[:5]) + (f"; and {len(shown) - 5} more" if len(shown) > 5 else "")
+
+
+def _read(file: Path) -> State:
+    try:
+        state = torch.load(file, weights_only=True, map_location="cpu")
+    except Exception as error:  # whatever a broken file makes of zip, pickle or tensors
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{_no_state(file)} ({reason})") from error
+    if not isinstance(state, dict) or not {"model", "optimizers", "pruner", "random"} <= state.keys():
+        raise ValueError(_no_state(file))
+    return state
+
+
+def _no_state(file: Path) -> str:
+    return f"{os.fspath(file)!r} holds no state that this run could have written: delete it, and its part is done anew"

@@ -1,0 +1,69 @@
+"""The whole state of a training: to go back to, or to go on from."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prunewald.pruner import Pruner
+from prunewald.pruning.checks import copied
+from prunewald.pruning.report import Report, TensorReport
+
+State = dict[str, Any]
+
+
+def take(pruner: Pruner) -> State:
+    """All that a run needs to go on from here, apart from what it had in memory."""
+    params = pruner.model.named_parameters()
+    return {
+        "model": copied(pruner.model.state_dict()),
+        "grads": {name: copied(p.grad) for name, p in params if p.grad is not None},  # some criteria score by them
+        "optimizers": [copied(o.state_dict()) for o in pruner.optimizers],
+        "pruner": copied(pruner.state_dict()),
+        "copies": [copied(copy.state_dict()) for copy in pruner.copies],
+        "report": None if pruner.report is None else asdict(pruner.report),
+        "random": _random(),
+    }
+
+
+def restore_(pruner: Pruner, state: Mapping[str, Any]) -> None:
+    """Go back to a state that was taken; torch's global random numbers too.
+
+    The copies are those that were followed then: the Pruner lets go of later ones, which stay as they are.
+    """
+    for copy in list(pruner.copies)[len(state["copies"]) :]:
+        del pruner.copies[copy]
+    if len(pruner.copies) < len(state["copies"]):
+        warnings.warn(
+            f"the state has {len(state['copies'])} copies of the model, and the Pruner follows {len(pruner.copies)}: "
+            "call follow() before, and each gets its own",
+            stacklevel=2,
+        )
+    pruner.model.load_state_dict(state["model"])
+    for name, param in pruner.model.named_parameters():
+        grad = state["grads"].get(name)
+        param.grad = None if grad is None else copied(grad).to(param.device)
+    for optimizer, own in zip(pruner.optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(copied(own))
+    pruner.load_state_dict(state["pruner"])
+    for copy, own in zip(pruner.copies, state["copies"], strict=False):
+        copy.load_state_dict(own)
+    pruner.report = None if state["report"] is None else as_report(state["report"])
+    for device, numbers in state["random"].items():
+        if device == "cpu":
+            torch.set_rng_state(numbers.cpu())
+        elif int(device.removeprefix("cuda:")) < torch.cuda.device_count():
+            torch.cuda.set_rng_state(numbers.cpu(), device)
+
+
+def _random() -> dict[str, Tensor]:
+    devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+    return {"cpu": torch.get_rng_state()} | {f"cuda:{at}": torch.cuda.get_rng_state(at) for at in devices}
+
+
+def as_report(saved: Mapping[str, Any]) -> Report:
+    """A report, from the plain data that `asdict` made of it."""
+    return Report(**{**saved, "rows": [TensorReport(**row) for row in saved["rows"]]})
