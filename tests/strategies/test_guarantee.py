@@ -8,7 +8,7 @@ from torch import nn
 import prunewald as pw
 from prunewald.strategies import BudgetError
 from tests.resuming import same
-from tests.strategies.runs import Work
+from tests.strategies.helpers import Work
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LEVELS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4)

@@ -5,7 +5,7 @@ from torch import nn
 import prunewald as pw
 from prunewald.strategies.scan import LEVELS
 from tests.resuming import same
-from tests.strategies.runs import Work
+from tests.strategies.helpers import Work
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CHOICES = {

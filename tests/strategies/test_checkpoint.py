@@ -4,8 +4,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import prunewald as pw
 from prunewald.pruning.checks import copied
-from tests.strategies.helpers import LEVELS, adam, trained
-from tests.strategies.runs import Work
+from tests.strategies.helpers import LEVELS, Work, adam, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,8 +12,7 @@ import prunewald as pw
 from prunewald.pruning.checks import copied
 from prunewald.strategies import BudgetError
 from tests.resuming import same
-from tests.strategies.helpers import LEVELS
-from tests.strategies.runs import Work
+from tests.strategies.helpers import LEVELS, Work
 from tests.training import minus_zero_or_worse
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,8 +5,7 @@ from torch import nn
 
 import prunewald as pw
 from tests.resuming import same
-from tests.strategies.helpers import CHOICES, LEVELS, adam, trained
-from tests.strategies.runs import Work
+from tests.strategies.helpers import CHOICES, LEVELS, Work, adam, trained
 from tests.training import minus_zero_or_worse
 
 pytestmark = pytest.mark.usefixtures("one_thread")

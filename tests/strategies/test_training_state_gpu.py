@@ -7,7 +7,8 @@ import torch
 
 import prunewald as pw
 from tests.resuming import same
-from tests.strategies.runs import LEVELS, Work
+from tests.strategies.helpers import Work
+from tests.strategies.runs import LEVELS
 
 pytestmark = [
     pytest.mark.gpu,
