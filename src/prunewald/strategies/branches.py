@@ -7,18 +7,18 @@ from prunewald.core.weights import NotYet
 from prunewald.pruner import Pruner
 from prunewald.pruning.report import Report
 from prunewald.strategies.checks import check_functions, check_pruner, checked_levels, real
-from prunewald.strategies.rounds import Estimate, Round, plan, prune
-from prunewald.strategies.run_folder import Folder
-from prunewald.strategies.training_state import State, restore_, take
+from prunewald.strategies.rounds import Round, SigmaFunction, prune, run_plan
+from prunewald.strategies.run_folder import RunFolder
+from prunewald.strategies.training_state import TrainingState, restore_, take
 from prunewald.util.files import FilePath
 
 
-class Kept:
+class Restorable:
     """What a search found, with its candidates: in its folder, or without one in memory for as long as this lives."""
 
-    _run: ClassVar["Candidates | None"] = None  # no field: what was found is plain data, to compare, print and pickle
+    _run: ClassVar["Branches | None"] = None  # no field: what was found is plain data, to compare, print and pickle
 
-    def keeping(self, run: "Candidates") -> Self:
+    def keeping(self, run: "Branches") -> Self:
         """The same, with the candidates of a run."""
         object.__setattr__(self, "_run", run)
         return self
@@ -38,7 +38,7 @@ class Kept:
         return {name: value for name, value in vars(self).items() if name != "_run"}
 
 
-class Candidates:
+class Branches:
     """Trains the candidates of a search one by one, each from the same start, and keeps them all.
 
     Iterating gives each level with what was measured, from the folder where it is there already. What measuring does to
@@ -51,7 +51,7 @@ class Candidates:
         train: Callable[[Round], object],
         measure: Callable[[], Any],
         levels: Iterable[float],
-        estimate: Estimate | None,
+        estimate: SigmaFunction | None,
         folder: FilePath | None,
         **settings: float | None,
     ) -> None:
@@ -59,11 +59,11 @@ class Candidates:
         check_functions(train=train, **({} if estimate is None else {"estimate": estimate}))
         self._pruner, self._train, self._measure, self._estimate = pruner, train, measure, estimate
         self._levels = checked_levels(pruner, levels)
-        self._folder = Folder(folder, plan(pruner, self._levels, estimate) | settings)
+        self._folder = RunFolder(folder, run_plan(pruner, self._levels, estimate) | settings)
         self._start = self._folder.load("start") or self._keep("start")
         self.dense: Any = self._start["measured"]
 
-    def __enter__(self) -> "Candidates":
+    def __enter__(self) -> "Branches":
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -87,7 +87,7 @@ class Candidates:
                 self._folder.drop("start")  # where there is nothing to prune by yet, more training has to count
             raise
 
-    def _keep(self, name: str) -> State:
+    def _keep(self, name: str) -> TrainingState:
         state = take(self._pruner) | {"measured": self._measure()}
         self._folder.save(name, state)
         return state

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from prunewald.pruner import Pruner
 from prunewald.statistics.learn_then_test import drop_losses, fixed_sequence, hoeffding_bentkus
-from prunewald.strategies.branches import Candidates, Kept
+from prunewald.strategies.branches import Branches, Restorable
 from prunewald.strategies.checks import check_functions, real
-from prunewald.strategies.rounds import Estimate, Round
+from prunewald.strategies.rounds import Round, SigmaFunction
 from prunewald.strategies.search import LEVELS, BudgetError
 from prunewald.util.files import FilePath
 
 
 @dataclass(frozen=True)
-class Certified:
+class Verdict:
     """A candidate that was tested: its mean loss on the calibration data, and the p-value that it is over budget."""
 
     sparsity: float
@@ -25,7 +25,7 @@ class Certified:
 
 
 @dataclass(frozen=True)
-class Certificate(Kept):
+class Certificate(Restorable):
     """With probability at least 1 - delta, the model at `sparsity` keeps the budget over the population.
 
     `of` says what is budgeted: the "error", or its "drop", how much it rises above the dense model's. `restore_(level)`
@@ -36,7 +36,7 @@ class Certificate(Kept):
     of: str
     budget: float
     delta: float
-    tested: tuple[Certified, ...]
+    tested: tuple[Verdict, ...]
 
     def __str__(self) -> str:
         head = f"{'sparsity':>8}  {self.of:>8}  {'p':>8}"
@@ -54,7 +54,7 @@ def certify_sparsity(
     drop: float | None = None,
     delta: float = 0.05,
     levels: Iterable[float] = LEVELS,
-    estimate: Estimate | None = None,
+    estimate: SigmaFunction | None = None,
     folder: FilePath | None = None,
 ) -> Certificate:
     """The highest sparsity that a test, not hope, finds within a budget.  Angelopoulos et al. (2021).
@@ -77,9 +77,9 @@ def certify_sparsity(
         return torch.as_tensor(losses()).detach().cpu().double()
 
     settings = {"error": None, "drop": None, "delta": delta} | {of: budget}
-    with Candidates(pruner, train, measure, levels, estimate, folder, **settings) as run:
+    with Branches(pruner, train, measure, levels, estimate, folder, **settings) as run:
         _test(0.0, run.dense, run.dense, of, budget)  # losses that cannot be tested are found before any training
-        tested: list[Certified] = []
+        tested: list[Verdict] = []
 
         def p_values() -> Iterator[float]:
             for level, found in run:
@@ -108,9 +108,9 @@ def _budget(error: float | None, drop: float | None) -> tuple[str, float]:
     return of, budget
 
 
-def _test(level: float, losses: Tensor, dense: Tensor, of: str, budget: float) -> Certified:
+def _test(level: float, losses: Tensor, dense: Tensor, of: str, budget: float) -> Verdict:
     """The hypothesis that a candidate is over budget."""
     if of == "error":
-        return Certified(level, float(losses.mean()), hoeffding_bentkus(losses, budget))
+        return Verdict(level, float(losses.mean()), hoeffding_bentkus(losses, budget))
     p = hoeffding_bentkus(drop_losses(losses, dense), (budget + 1) / 2)
-    return Certified(level, float((losses - dense).mean()), p)
+    return Verdict(level, float((losses - dense).mean()), p)

@@ -13,12 +13,12 @@ from prunewald.pruning.report import Report
 from prunewald.strategies.checkpoint import check_rewind, set_
 from prunewald.strategies.checks import check_functions, check_pruner, checked_levels, number, real
 from prunewald.strategies.dropout import Dropouts
-from prunewald.strategies.run_folder import Folder
-from prunewald.strategies.training_state import State, as_report, restore_, take
+from prunewald.strategies.run_folder import RunFolder
+from prunewald.strategies.training_state import TrainingState, as_report, restore_, take
 from prunewald.util.files import FilePath
 from prunewald.util.registry import brief
 
-Estimate: TypeAlias = Callable[[], Mapping[str, Tensor]]
+SigmaFunction: TypeAlias = Callable[[], Mapping[str, Tensor]]
 
 
 @dataclass
@@ -36,7 +36,7 @@ def iterative(
     levels: Iterable[float],
     train: Callable[[Round], float | None],
     *,
-    estimate: Estimate | None = None,
+    estimate: SigmaFunction | None = None,
     rewind: Callable[[], None] | None = None,
     lr: float | None = None,
     dropout: bool | Mapping[str, str] = False,
@@ -70,7 +70,7 @@ def rounds(
     pruner: Pruner,
     levels: Iterable[float],
     *,
-    estimate: Estimate | None = None,
+    estimate: SigmaFunction | None = None,
     rewind: Callable[[], None] | None = None,
     lr: float | None = None,
     dropout: bool | Mapping[str, str] = False,
@@ -91,7 +91,7 @@ class _Run:
         self,
         pruner: Pruner,
         levels: Iterable[float],
-        estimate: Estimate | None,
+        estimate: SigmaFunction | None,
         rewind: Callable[[], None] | None,
         lr: float | None,
         dropout: bool | Mapping[str, str],
@@ -115,7 +115,9 @@ class _Run:
             "rewind": rewind is not None,
             "dropout": dropout if isinstance(dropout, bool) else dict(dropout),
         }
-        self._folder = Folder(folder, plan(pruner, self._levels, estimate) | settings) if folder is not None else None
+        self._folder = (
+            RunFolder(folder, run_plan(pruner, self._levels, estimate) | settings) if folder is not None else None
+        )
         self.done: list[Round] = []
 
     def rounds(self) -> Iterator[Round]:
@@ -170,12 +172,12 @@ class _Run:
 
     def _save(self, one: Round | None) -> None:
         if self._folder is not None:
-            state: State = {"round": None if one is None else asdict(one), "rates": self._rates}
+            state: TrainingState = {"round": None if one is None else asdict(one), "rates": self._rates}
             state["dropouts"] = [] if self._dropouts is None else self._dropouts.start
             self._folder.save(_name(0 if one is None else one.index), take(self._pruner) | state)
 
 
-def prune(pruner: Pruner, level: float, estimate: Estimate | None) -> Report:
+def prune(pruner: Pruner, level: float, estimate: SigmaFunction | None) -> Report:
     """Prune to a level, by fresh sigmas where these come from data."""
     own = pruner.uncertainty
     if estimate is not None:
@@ -186,7 +188,7 @@ def prune(pruner: Pruner, level: float, estimate: Estimate | None) -> Report:
         pruner.uncertainty = own
 
 
-def plan(pruner: Pruner, levels: Iterable[float], estimate: Estimate | None) -> dict[str, Any]:
+def run_plan(pruner: Pruner, levels: Iterable[float], estimate: SigmaFunction | None) -> dict[str, Any]:
     """What must be the same when a run goes on."""
     uncertainty = pruner.uncertainty
     given = estimate is not None or isinstance(uncertainty, Mapping)

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from prunewald.strategies.training_state import State
+from prunewald.strategies.training_state import TrainingState
 from prunewald.util.files import FilePath, replacing
 
 
-class Folder:
+class RunFolder:
     """States of one run by name, each written whole; a run with another plan is refused. Without a path, in memory."""
 
     def __init__(self, path: FilePath | None, plan: Mapping[str, Any]) -> None:
         self._path = None if path is None else Path(path)
-        self._memory: dict[str, State] = {}
+        self._memory: dict[str, TrainingState] = {}
         if self._path is not None:
             self._path.mkdir(parents=True, exist_ok=True)
             self._check(self._path, plan)
@@ -40,7 +40,7 @@ class Folder:
                 "Give another folder, or go on with the same plan"
             )
 
-    def save(self, name: str, state: State) -> None:
+    def save(self, name: str, state: TrainingState) -> None:
         """Keep a state."""
         if self._path is None:
             self._memory[name] = state
@@ -54,7 +54,7 @@ class Folder:
         if self._path is not None:
             (self._path / f"{name}.pt").unlink(missing_ok=True)
 
-    def load(self, name: str) -> State | None:
+    def load(self, name: str) -> TrainingState | None:
         """A state that was kept; None if there is none."""
         if self._path is None:
             return self._memory.get(name)
@@ -62,7 +62,7 @@ class Folder:
         return _read(file) if file.exists() else None
 
 
-def _differences(held: State, mine: State) -> str:
+def _differences(held: TrainingState, mine: TrainingState) -> str:
     """What two plans do not share; of the weights, each by its name."""
     held, mine = (
         plan | {"weights": 0} | {repr(n): s for n, s in plan.get("weights", {}).items()} for plan in (held, mine)
@@ -72,7 +72,7 @@ def _differences(held: State, mine: State) -> str:
     return "; ".join(shown[:5]) + (f"; and {len(shown) - 5} more" if len(shown) > 5 else "")
 
 
-def _read(file: Path) -> State:
+def _read(file: Path) -> TrainingState:
     try:
         state = torch.load(file, weights_only=True, map_location="cpu")
     except Exception as error:  # whatever a broken file makes of zip, pickle or tensors

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from prunewald.pruner import Pruner
-from prunewald.strategies.branches import Candidates, Kept
+from prunewald.strategies.branches import Branches, Restorable
 from prunewald.strategies.checks import check_functions, number, real
-from prunewald.strategies.rounds import Estimate, Round
+from prunewald.strategies.rounds import Round, SigmaFunction
 from prunewald.util.files import FilePath
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
@@ -28,7 +28,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Search(Kept):
+class Search(Restorable):
     """What a search tried and what it chose; prints as a table. `restore_(level)` goes to any of its candidates."""
 
     dense: float
@@ -49,7 +49,7 @@ def find_sparsity(
     *,
     budget: float,
     levels: Iterable[float] = LEVELS,
-    estimate: Estimate | None = None,
+    estimate: SigmaFunction | None = None,
     folder: FilePath | None = None,
 ) -> Search:
     """Prune the model as it is now to each level, retrain each, and leave it at the highest whose loss fits the budget.
@@ -67,7 +67,7 @@ def find_sparsity(
     budget = real("budget", budget, "the loss to allow")
     if not budget >= 0:
         raise ValueError(f"budget={budget!r}: the loss to allow must be at least 0")
-    with Candidates(pruner, train, lambda: _value(evaluate), levels, estimate, folder) as run:
+    with Branches(pruner, train, lambda: _value(evaluate), levels, estimate, folder) as run:
         if math.isnan(run.dense):
             raise ValueError("evaluate() gave NaN for the model before any pruning: there is nothing to compare with")
         found = [Candidate(level, value, run.dense - value, _fits(run.dense, value, budget)) for level, value in run]

@@ -12,10 +12,10 @@ from prunewald.pruner import Pruner
 from prunewald.pruning.checks import copied
 from prunewald.pruning.report import Report, TensorReport
 
-State = dict[str, Any]
+TrainingState = dict[str, Any]
 
 
-def take(pruner: Pruner) -> State:
+def take(pruner: Pruner) -> TrainingState:
     """All that a run needs to go on from here, apart from what it had in memory."""
     params = pruner.model.named_parameters()
     return {
