@@ -1,9 +1,11 @@
-"""What the Wald test says of a weight."""
+"""The Wald test of a weight against zero, and what it finds among many weights."""
 
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from prunewald.util.arguments import one_of, real
 
 
 class WaldTest(NamedTuple):
@@ -14,9 +16,10 @@ class WaldTest(NamedTuple):
 
 
 def wald_test(weight: Tensor, se: Tensor, df: float | None = None) -> WaldTest:
-    """Test each weight against zero; `se` must be a standard error for `p` to be a p-value.
+    """Test each weight against zero; `se` must be a standard error for `p` to be a p-value.  Wald (1943).
 
-    z is taken as normal, or as t-distributed with `df` degrees of freedom.
+    z is taken as normal, or as t-distributed with `df` degrees of freedom. A weight of zero has z = 0 and p = 1, also
+    where its standard error is zero.
 
     >>> wald_test(torch.tensor([1.96]), torch.tensor([1.0])).p.round(decimals=3)
     tensor([0.0500])
@@ -28,7 +31,7 @@ def wald_test(weight: Tensor, se: Tensor, df: float | None = None) -> WaldTest:
 
 
 def p_value(z: Tensor, df: float | None = None) -> Tensor:
-    """The two-sided p-value of a Wald statistic.
+    """The two-sided p-value of a Wald statistic: how often one at least as far from zero comes from a weight of zero.
 
     >>> p_value(torch.tensor([1.96, -2.5758])).round(decimals=3)
     tensor([0.0500, 0.0100])
@@ -37,7 +40,7 @@ def p_value(z: Tensor, df: float | None = None) -> Tensor:
         return torch.erfc(z.abs() / 2**0.5)
     from scipy import stats
 
-    return torch.from_numpy(2 * stats.t.sf(z.abs().cpu().double().numpy(), df)).to(z)
+    return torch.from_numpy(2 * stats.t.sf(z.abs().cpu().double().numpy(), _degrees(df))).to(z)
 
 
 def critical_value(alpha: float, df: float | None = None) -> float:
@@ -46,24 +49,32 @@ def critical_value(alpha: float, df: float | None = None) -> float:
     >>> round(critical_value(0.05), 2)
     1.96
     """
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha must lie between 0 and 1, not {alpha!r}")
+    real("alpha", alpha, above=0, below=1, what="the level of the test,")
     from scipy import stats
 
-    return float(stats.norm.isf(alpha / 2) if df is None else stats.t.isf(alpha / 2, df))
+    return float(stats.norm.isf(alpha / 2) if df is None else stats.t.isf(alpha / 2, _degrees(df)))
 
 
 def discoveries(p: Tensor, q: float, method: Literal["bh", "by"] = "bh") -> Tensor:
     """True for the weights found different from zero with a false discovery rate of at most q.
 
-    Benjamini & Hochberg (1995), for independent or positively dependent tests; "by" is Benjamini & Yekutieli (2001),
-    for any dependence.
+    "bh" is Benjamini & Hochberg (1995), for independent or positively dependent tests; "by" is Benjamini & Yekutieli
+    (2001), for any dependence.
+
+    >>> discoveries(torch.tensor([0.001, 0.02, 0.03, 0.8]), q=0.05)
+    tensor([ True,  True,  True, False])
+    >>> discoveries(torch.tensor([0.001, 0.02, 0.03, 0.8]), q=0.05, method="by")
+    tensor([ True, False, False, False])
     """
-    if not 0 < q < 1:
-        raise ValueError(f"the false discovery rate must lie between 0 and 1, not {q!r}")
+    real("q", q, above=0, below=1, what="the false discovery rate to allow,")
+    one_of("method", method, ("bh", "by"))
     if not p.numel():
         return torch.zeros_like(p, dtype=torch.bool)
     from scipy.stats import false_discovery_control
 
     adjusted = false_discovery_control(p.detach().cpu().double().reshape(-1).numpy(), method=method)
     return (torch.from_numpy(adjusted) <= q).reshape(p.shape).to(p.device)
+
+
+def _degrees(df: float) -> float:
+    return real("df", df, above=0, what="degrees of freedom, or None for the normal distribution:")
