@@ -17,7 +17,6 @@ from prunewald.strategies import (
     certify_sparsity,
     find_sparsity,
     iterative,
-    rounds,
     sensitivity,
 )
 from prunewald.strategies.surgery import Surgery
@@ -71,7 +70,6 @@ __all__ = [
     "iterative",
     "load",
     "masks",
-    "rounds",
     "save",
     "sensitivity",
     "tau",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import prunewald as pw
-from prunewald.pruning.checks import copied
+from prunewald.util.trees import copied
 
 LEVELS = (0.3, 0.6, 0.8)
 

@@ -15,6 +15,7 @@ import torch
 
 import prunewald as pw
 from prunewald.statistics.learn_then_test import hoeffding_bentkus
+from prunewald.strategies import Checkpoint, certify_sparsity, find_sparsity, iterative
 from tests.strategies.helpers import Work
 
 LEVELS = (0.3, 0.5, 0.7, 0.8)
@@ -25,7 +26,7 @@ def _iterative(kill: Any, folder: Path | None, seed: int, **options: Any) -> Wor
     choice = options.pop("choice", {"uncertainty": pw.PseudoBootstrap(last=10)})
     work = Work(seed, kill=kill, **choice)
     work.steps(12)
-    rounds = pw.iterative(work.pruner, LEVELS, work.train, folder=folder, **options)
+    rounds = iterative(work.pruner, LEVELS, work.train, folder=folder, **options)
     work.trained = [one.result or torch.nan for one in rounds]
     return work
 
@@ -33,9 +34,9 @@ def _iterative(kill: Any, folder: Path | None, seed: int, **options: Any) -> Wor
 def _rewound(kill: Any, folder: Path | None, seed: int) -> Work:
     work = Work(0, kill=kill, uncertainty=pw.SecondMoment())  # who rewinds must bring the checkpoint again
     work.steps(4)
-    early = pw.Checkpoint(work.model, work.optimizer)
+    early = Checkpoint(work.model, work.optimizer)
     work.steps(8 + seed)
-    rounds = pw.iterative(work.pruner, LEVELS, work.train, rewind=early.weights_, folder=folder)
+    rounds = iterative(work.pruner, LEVELS, work.train, rewind=early.weights_, folder=folder)
     work.trained = [one.result or torch.nan for one in rounds]
     return work
 
@@ -43,7 +44,7 @@ def _rewound(kill: Any, folder: Path | None, seed: int) -> Work:
 def _found(kill: Any, folder: Path | None, seed: int) -> Work:
     work = Work(seed, kill=kill, uncertainty=pw.PseudoBootstrap(last=10))
     work.steps(12)
-    search = pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=0.1, levels=LEVELS, folder=folder)
+    search = find_sparsity(work.pruner, work.train, work.accuracy, budget=0.1, levels=LEVELS, folder=folder)
     work.trained = [c.value for c in search.candidates]
     return work
 
@@ -51,14 +52,14 @@ def _found(kill: Any, folder: Path | None, seed: int) -> Work:
 def _certified(kill: Any, folder: Path | None, seed: int) -> Work:
     work = Work(seed, kill=kill, criterion="wanda")
     work.steps(12)
-    found = pw.certify_sparsity(work.pruner, work.train, work.losses, drop=0.25, levels=LEVELS, folder=folder)
+    found = certify_sparsity(work.pruner, work.train, work.losses, drop=0.25, levels=LEVELS, folder=folder)
     work.trained = [c.p for c in found.tested]
     return work
 
 
 KINDS: dict[str, Callable[[Any, Path | None, int], Work]] = {
     "plain": _iterative,
-    "tuned": lambda kill, folder, seed: _iterative(kill, folder, seed, lr=0.3, dropout=True),
+    "tuned": lambda kill, folder, seed: _iterative(kill, folder, seed, lr_factor=0.3, dropout=True),
     "by gradient": lambda kill, folder, seed: _iterative(kill, folder, seed, choice={"criterion": "snip"}),
     "rewound": _rewound,
     "found": _found,

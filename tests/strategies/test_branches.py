@@ -8,26 +8,20 @@ import pytest
 import torch
 
 import prunewald as pw
-from prunewald.strategies import BudgetError
+from prunewald.strategies import BudgetError, find_sparsity
 from tests.resuming import same
-from tests.strategies.helpers import Work
+from tests.strategies.helpers import Work, adam, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LEVELS = (0.3, 0.5, 0.8)
 WINDOW = {"uncertainty": pw.PseudoBootstrap(last=10)}
 CHOICES = {
     "window": WINDOW,
-    "adam": {"optimizer": lambda params: torch.optim.Adam(params, lr=0.01)},
+    "adam": {"optimizer": adam},
     "snip": {"criterion": "snip"},
     "wanda": {"criterion": "wanda"},
     "movement": {"criterion": "movement"},
 }
-
-
-def trained(**choice):
-    work = Work(**choice)
-    work.steps(12)
-    return work
 
 
 @pytest.mark.parametrize("chosen", LEVELS)
@@ -46,7 +40,7 @@ def test_every_candidate_is_what_pruning_to_it_alone_gives(choice, memory, chose
         return {0.0: 1.0, chosen: 1.0}.get(round(work.pruner.sparsity, 1), 0.0)
 
     folder = None if memory else tmp_path
-    pw.find_sparsity(work.pruner, work.train, evaluate, budget=0, levels=LEVELS, folder=folder)
+    find_sparsity(work.pruner, work.train, evaluate, budget=0, levels=LEVELS, folder=folder)
     assert work.trained == list(LEVELS)
     assert same(work.state(), expected)
 
@@ -59,7 +53,7 @@ def test_offline_sigmas_are_estimated_for_every_candidate():
         calls.append(work.pruner.sparsity)
         return {name: torch.rand_like(p) for name, p in work.model.named_parameters()}
 
-    pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, estimate=estimate)
+    find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, estimate=estimate)
     assert calls == [0.0, 0.0, 0.0]
     assert work.pruner.uncertainty is given
 
@@ -88,7 +82,7 @@ def test_on_any_error_the_model_is_as_it_was(fails, choice):
 
     kind = {"budget": BudgetError, "interrupt": KeyboardInterrupt}.get(fails, ZeroDivisionError)
     with pytest.raises(kind) as error:
-        pw.find_sparsity(
+        find_sparsity(
             work.pruner,
             train,
             evaluate,
@@ -109,7 +103,7 @@ def test_every_candidate_can_be_restored(memory, tmp_path):
         seen[round(work.pruner.sparsity, 1)] = work.state()
         return 1.0
 
-    search = pw.find_sparsity(
+    search = find_sparsity(
         work.pruner, work.train, evaluate, budget=0, levels=LEVELS, folder=None if memory else tmp_path
     )
     for level in (0.5, np.float32(0.5).item(), 0.3, 0.8, None):
@@ -117,41 +111,41 @@ def test_every_candidate_can_be_restored(memory, tmp_path):
         search.restore_(level)
         assert same(work.state(), seen[level or 0.0]), level
     for wrong in (0.4, 0):
-        with pytest.raises(ValueError, match=rf"no candidate at {wrong}: there are \[0.3, 0.5, 0.8\], and None"):
+        with pytest.raises(ValueError, match=rf"no candidate at {wrong}: .*\[0.3, 0.5, 0.8\], and None"):
             search.restore_(wrong)
     assert same(work.state(), seen[0.0])
 
 
 def test_a_search_is_plain_data_apart_from_its_candidates():
     work = trained(**WINDOW)
-    search = pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS)
+    search = find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS)
     again = pickle.loads(pickle.dumps(search))
     assert again == search == copy.deepcopy(search)
     assert json.loads(json.dumps(dataclasses.asdict(search)))["best"]["sparsity"] == 0.8
-    with pytest.raises(ValueError, match="this Search is a copy, without the candidates"):
+    with pytest.raises(ValueError, match="this Search is a copy.*: restore from"):
         again.restore_(0.5)
 
 
 def test_a_start_that_cannot_be_pruned_is_not_kept(tmp_path):
     """More training makes up for it, and must not be undone."""
     work = Work(**WINDOW)
-    with pytest.raises(ValueError, match="0 snapshot\\(s\\) after 0 step\\(s\\)"):
-        pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
+    with pytest.raises(ValueError, match="0 snapshot"):
+        find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
     work.steps(12)
-    assert pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
+    assert find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
 
 
 def test_levels_that_are_close_are_two(tmp_path):
     work = trained(**WINDOW)
     levels = (0.5, 0.5000001)
-    pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=levels, folder=tmp_path)
+    find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=levels, folder=tmp_path)
     assert work.trained == list(levels)
 
 
 def test_a_broken_candidate_is_named(tmp_path):
     work = trained(**WINDOW)
-    pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
+    find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
     file = tmp_path / "level-0.5.pt"
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(ValueError, match="level-0.5.pt' holds no state"):
-        pw.find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
+    with pytest.raises(ValueError, match="level-0.5.pt' .*: delete it"):
+        find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)

@@ -5,6 +5,7 @@ import pytest
 from torch import nn
 
 import prunewald as pw
+from prunewald.strategies import iterative
 from tests.strategies.helpers import trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -20,8 +21,8 @@ def test_dropout_follows_the_formula():
         assert work.model[2].p == pytest.approx(0.2 * math.sqrt(row.kept / 48))
         rates.append(work.model[2].p)
 
-    pw.iterative(work.pruner, (0.3, 0.6), train, dropout=True)
-    pw.iterative(work.pruner, (0.8,), train, dropout=True)  # goes on, and does not compound
+    iterative(work.pruner, (0.3, 0.6), train, dropout=True)
+    iterative(work.pruner, (0.8,), train, dropout=True)  # goes on, and does not compound
     assert 0.2 > rates[0] > rates[1] > rates[2]
 
 
@@ -34,8 +35,8 @@ def test_dropout_goes_on_from_the_folder_in_the_same_process(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pw.iterative(work.pruner, (0.25, 0.5, 0.75), train, dropout=True, folder=tmp_path)
-    pw.iterative(work.pruner, (0.25, 0.5, 0.75), train, dropout=True, folder=tmp_path)
+        iterative(work.pruner, (0.25, 0.5, 0.75), train, dropout=True, folder=tmp_path)
+    iterative(work.pruner, (0.25, 0.5, 0.75), train, dropout=True, folder=tmp_path)
     assert [(level, pytest.approx(0.2 * math.sqrt(1 - level))) for level in (0.25, 0.5, 0.5, 0.75)] == rates
 
 
@@ -47,8 +48,8 @@ def test_dropout_of_a_model_that_was_pruned_before_goes_on_from_the_folder(tmp_p
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pw.iterative(work.pruner, (0.75,), train, dropout=True, folder=tmp_path)
-    pw.iterative(fresh.pruner, (0.75,), fresh.train, dropout=True, folder=tmp_path)
+        iterative(work.pruner, (0.75,), train, dropout=True, folder=tmp_path)
+    iterative(fresh.pruner, (0.75,), fresh.train, dropout=True, folder=tmp_path)
     assert fresh.model[2].p == work.model[2].p == pytest.approx(0.2 * math.sqrt(0.25))
 
 
@@ -64,18 +65,18 @@ def test_dropout_may_be_told_its_layer():
     model = Late()
     pruner = pw.Pruner(model, criterion="magnitude")
     pruner.prune({"outer": 0.5})
-    for _ in pw.rounds(pruner, (0.75,), dropout={"drop": "inner"}):
-        assert model.drop.p == pytest.approx(0.5 * math.sqrt(0.25))
+    (done,) = iterative(pruner, (0.75,), lambda one: model.drop.p, dropout={"drop": "inner"})
+    assert done.result == pytest.approx(0.5 * math.sqrt(0.25))
     for wrong in ({"drop": "inner.bias"}, {"dropped": "inner"}, {"outer": "inner"}):
-        with pytest.raises(ValueError, match=r"of \['drop'\], and the layer before it, of \['inner', 'outer'\]"):
-            pw.rounds(pruner, (0.9,), dropout=wrong)
+        with pytest.raises(ValueError, match=r"\['drop'\].*\['inner', 'outer'\]"):
+            iterative(pruner, (0.9,), print, dropout=wrong)
 
 
 def test_a_rate_that_was_set_since_is_the_rate_for_all_weights():
     work = trained(criterion="magnitude")
-    pw.iterative(work.pruner, (0.5,), work.train, dropout=True)
+    iterative(work.pruner, (0.5,), work.train, dropout=True)
     work.model[2].p = 0.4
-    pw.iterative(work.pruner, (0.75,), work.train, dropout=True)
+    iterative(work.pruner, (0.75,), work.train, dropout=True)
     assert work.model[2].p == pytest.approx(0.4 * math.sqrt(0.25))
 
 
@@ -109,5 +110,10 @@ HALVED = 0.4 * math.sqrt(0.5)
 def test_dropout_goes_by_the_layer_before_it_target_or_not(layers, options, rates):
     model = nn.Sequential(*copy.deepcopy(layers))
     dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
-    for _ in pw.rounds(pw.Pruner(model, criterion="magnitude", **options), (0.5,), dropout=True):
-        assert [module.p for module in dropouts] == pytest.approx(rates)
+    seen = []
+
+    def train(one):
+        seen.extend(module.p for module in dropouts)
+
+    iterative(pw.Pruner(model, criterion="magnitude", **options), (0.5,), train, dropout=True)
+    assert seen == pytest.approx(rates)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR
 
-import prunewald as pw
+from prunewald.strategies import iterative
 from tests.strategies.helpers import LEVELS, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -14,7 +14,7 @@ def two_groups(params):
 
 
 @pytest.mark.parametrize("schedule", [False, True])
-def test_the_share_of_the_learning_rate_does_not_compound(schedule):
+def test_the_factor_of_the_learning_rate_does_not_compound(schedule):
     work, begun = trained(criterion="magnitude", optimizer=two_groups), []
 
     def train(one):
@@ -26,14 +26,14 @@ def test_the_share_of_the_learning_rate_does_not_compound(schedule):
             if scheduler is not None:
                 scheduler.step()
 
-    pw.iterative(work.pruner, LEVELS, train, lr=0.1)
+    iterative(work.pruner, LEVELS, train, lr_factor=0.1)
     assert begun == [pytest.approx([0.02, 0.01])] * 3
-    pw.iterative(work.pruner, (0.9,), train, lr=1.0)
+    iterative(work.pruner, (0.9,), train, lr_factor=1.0)
     assert begun[-1] == pytest.approx([0.02, 0.01])
 
 
 @pytest.mark.parametrize("scheduler", [CosineAnnealingLR, LinearLR])
-def test_the_share_is_of_the_rate_before_a_scheduler_changed_it(scheduler):
+def test_the_factor_is_of_the_rate_before_a_scheduler_changed_it(scheduler):
     work, begun = trained(criterion="magnitude"), []
     decay = scheduler(work.optimizer, total_iters=6, end_factor=0.0) if scheduler is LinearLR else None
     decay = decay or scheduler(work.optimizer, 6)
@@ -41,15 +41,15 @@ def test_the_share_is_of_the_rate_before_a_scheduler_changed_it(scheduler):
         work.steps(1)
         decay.step()
     assert work.optimizer.param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
-    pw.iterative(work.pruner, LEVELS, lambda one: begun.append(work.optimizer.param_groups[0]["lr"]), lr=0.1)
+    iterative(work.pruner, LEVELS, lambda one: begun.append(work.optimizer.param_groups[0]["lr"]), lr_factor=0.1)
     assert begun == [pytest.approx(0.01)] * 3
 
 
-def test_a_share_of_nothing_is_refused():
+def test_a_factor_of_nothing_is_refused():
     work = trained(criterion="magnitude")
     work.optimizer.param_groups[0]["lr"] = 0.0
-    with pytest.raises(ValueError, match="lr=0.1 is a share of the optimizer's learning rate, and that is 0"):
-        pw.iterative(work.pruner, LEVELS, work.train, lr=0.1)
+    with pytest.raises(ValueError, match="lr_factor=0.1 .* 0: set that rate"):
+        iterative(work.pruner, LEVELS, work.train, lr_factor=0.1)
     assert not work.trained
     assert not work.pruner.sparsity
 
@@ -57,7 +57,9 @@ def test_a_share_of_nothing_is_refused():
 def test_a_group_that_does_not_learn_stays_so():
     work, begun = trained(criterion="magnitude", optimizer=two_groups), []
     work.optimizer.param_groups[1]["lr"] = 0.0
-    pw.iterative(work.pruner, (0.5,), lambda one: begun.extend(g["lr"] for g in work.optimizer.param_groups), lr=0.1)
+    iterative(
+        work.pruner, (0.5,), lambda one: begun.extend(g["lr"] for g in work.optimizer.param_groups), lr_factor=0.1
+    )
     assert begun == [pytest.approx(0.02), 0]
 
 
@@ -71,6 +73,6 @@ def test_the_learning_rate_goes_on_from_the_folder(tmp_path):
         work.optimizer.param_groups[0]["lr"] = 123.0
 
     with pytest.raises(KeyboardInterrupt):
-        pw.iterative(work.pruner, LEVELS, train, lr=0.1, folder=tmp_path)
-    pw.iterative(work.pruner, LEVELS, train, lr=0.1, folder=tmp_path)
+        iterative(work.pruner, LEVELS, train, lr_factor=0.1, folder=tmp_path)
+    iterative(work.pruner, LEVELS, train, lr_factor=0.1, folder=tmp_path)
     assert begun == [pytest.approx(0.01)] * 4

@@ -1,4 +1,4 @@
-"""Candidates of a search: each retrained from the same start, and kept."""
+"""The candidates of a search as branches of one training: each retrained from the same start, and kept."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Self
@@ -6,21 +6,22 @@ from typing import Any, ClassVar, Self
 from prunewald.core.weights import NotYet
 from prunewald.pruner import Pruner
 from prunewald.pruning.report import Report
-from prunewald.strategies.checks import check_functions, check_pruner, checked_levels, real
+from prunewald.strategies.checks import check_functions, check_pruner, checked_levels
 from prunewald.strategies.rounds import Round, SigmaFunction, prune, run_plan
 from prunewald.strategies.run_folder import RunFolder
 from prunewald.strategies.training_state import TrainingState, restore_, take
+from prunewald.util.arguments import real
 from prunewald.util.files import FilePath
 
 
 class Restorable:
     """What a search found, with its candidates: in its folder, or without one in memory for as long as this lives."""
 
-    _run: ClassVar["Branches | None"] = None  # no field: what was found is plain data, to compare, print and pickle
+    _branches: ClassVar["Branches | None"] = None  # no field, so that what was found stays data to compare and pickle
 
-    def keeping(self, run: "Branches") -> Self:
-        """The same, with the candidates of a run."""
-        object.__setattr__(self, "_run", run)
+    def keeping(self, branches: "Branches") -> Self:
+        """The same, and the candidates that `restore_` goes to."""
+        object.__setattr__(self, "_branches", branches)
         return self
 
     def restore_(self, level: float | None) -> None:
@@ -28,14 +29,14 @@ class Restorable:
 
         All is the model, the optimizer, the Pruner, the copies it follows, and torch's global random numbers.
         """
-        if self._run is None:
+        if self._branches is None:
             raise ValueError(
                 f"this {type(self).__name__} is a copy, without the candidates: restore from the first one"
             )
-        self._run.settle(level)
+        self._branches.settle(level)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_run"}
+        return {name: value for name, value in vars(self).items() if name != "_branches"}
 
 
 class Branches:
@@ -84,7 +85,7 @@ class Branches:
             return prune(self._pruner, level, self._estimate)
         except NotYet:
             if index == 1:
-                self._folder.drop("start")  # where there is nothing to prune by yet, more training has to count
+                self._folder.drop("start")  # the user trains on and asks again, and the search starts from there
             raise
 
     def _keep(self, name: str) -> TrainingState:
@@ -94,7 +95,7 @@ class Branches:
 
     def settle(self, level: float | None) -> None:
         """Leave the model at a candidate, or as it was before."""
-        state = self._start if level is None else self._folder.load(_name(real("level", level, "of a candidate")))
+        state = self._start if level is None else self._folder.load(_name(real("level", level)))
         if state is None:
             held = [known for known in self._levels if self._folder.load(_name(known)) is not None]
             raise ValueError(f"there is no candidate at {level!r}: there are {held}, and None for before the search")
@@ -102,4 +103,4 @@ class Branches:
 
 
 def _name(level: float) -> str:
-    return f"level-{float(level)!r}"
+    return f"level-{level!r}"

@@ -1,4 +1,4 @@
-"""The states of a run in a folder."""
+"""The folder of a run: its plan, and its states by name, from which a run that was stopped goes on."""
 
 import json
 import os
@@ -10,7 +10,10 @@ from typing import Any
 import torch
 
 from prunewald.strategies.training_state import TrainingState
-from prunewald.util.files import FilePath, replacing
+from prunewald.util.files import FilePath, read_torch, replacing
+
+_REMEDY = "delete it, and what it held is done anew"
+_SHOWN = 5
 
 
 class RunFolder:
@@ -21,24 +24,7 @@ class RunFolder:
         self._memory: dict[str, TrainingState] = {}
         if self._path is not None:
             self._path.mkdir(parents=True, exist_ok=True)
-            self._check(self._path, plan)
-
-    def _check(self, path: Path, plan: Mapping[str, Any]) -> None:
-        file = path / "plan.json"
-        text = re.sub(" at 0x[0-9a-f]+", "", json.dumps(plan, indent=1))  # where functions were in another process
-        if not file.exists():
-            with replacing(file) as out:
-                out.write(text.encode())
-            return
-        try:
-            held = dict(json.loads(file.read_text()))
-        except (ValueError, TypeError):
-            raise ValueError(f"{os.fspath(file)!r} is no plan of a run: give another folder") from None
-        if differences := _differences(held, json.loads(text)):
-            raise ValueError(
-                f"{os.fspath(path)!r} holds another run: {differences}. "
-                "Give another folder, or go on with the same plan"
-            )
+            _check_plan(self._path, plan)
 
     def save(self, name: str, state: TrainingState) -> None:
         """Keep a state."""
@@ -62,26 +48,36 @@ class RunFolder:
         return _read(file) if file.exists() else None
 
 
-def _differences(held: TrainingState, mine: TrainingState) -> str:
+def _check_plan(path: Path, plan: Mapping[str, Any]) -> None:
+    """Write the plan of a new run, or compare it with the one that is there."""
+    file = path / "plan.json"
+    text = re.sub(" at 0x[0-9a-f]+", "", json.dumps(plan, indent=1))  # a function's address changes with the process
+    if not file.exists():
+        with replacing(file) as out:
+            out.write(text.encode())
+        return
+    try:
+        held = dict(json.loads(file.read_text()))
+    except (ValueError, TypeError):
+        raise ValueError(f"{os.fspath(file)!r} is no plan of a run: give another folder") from None
+    if differences := _differences(held, json.loads(text)):
+        raise ValueError(
+            f"{os.fspath(path)!r} holds another run: {differences}. Give another folder, or go on with the same plan"
+        )
+
+
+def _differences(held: dict[str, Any], mine: dict[str, Any]) -> str:
     """What two plans do not share; of the weights, each by its name."""
     held, mine = (
         plan | {"weights": 0} | {repr(n): s for n, s in plan.get("weights", {}).items()} for plan in (held, mine)
     )
     keys = [key for key in held | mine if held.get(key, "absent") != mine.get(key, "absent")]
     shown = [f"{key} is {held.get(key, 'absent')} there and {mine.get(key, 'absent')} here" for key in keys]
-    return "; ".join(shown[:5]) + (f"; and {len(shown) - 5} more" if len(shown) > 5 else "")
+    return "; ".join(shown[:_SHOWN]) + (f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
 
 
 def _read(file: Path) -> TrainingState:
-    try:
-        state = torch.load(file, weights_only=True, map_location="cpu")
-    except Exception as error:  # whatever a broken file makes of zip, pickle or tensors
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{_no_state(file)} ({reason})") from error
+    state = read_torch(file, "state of this run", _REMEDY)
     if not isinstance(state, dict) or not {"model", "optimizers", "pruner", "random"} <= state.keys():
-        raise ValueError(_no_state(file))
+        raise ValueError(f"{os.fspath(file)!r} is no state of this run: {_REMEDY}")
     return state
-
-
-def _no_state(file: Path) -> str:
-    return f"{os.fspath(file)!r} holds no state that this run could have written: delete it, and its part is done anew"

@@ -1,14 +1,18 @@
 """How much can go? The highest sparsity whose loss stays within a budget, over retrained candidates."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from prunewald.pruner import Pruner
 from prunewald.strategies.branches import Branches, Restorable
-from prunewald.strategies.checks import check_functions, number, real
+from prunewald.strategies.checks import as_number, check_functions
 from prunewald.strategies.rounds import Round, SigmaFunction
+from prunewald.strategies.tabular import Tabular
+from prunewald.util.arguments import real
 from prunewald.util.files import FilePath
+from prunewald.util.tables import Cells
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 
@@ -28,18 +32,24 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Search(Restorable):
+class Search(Restorable, Tabular):
     """What a search tried and what it chose; prints as a table. `restore_(level)` goes to any of its candidates."""
 
     dense: float
     budget: float
     candidates: tuple[Candidate, ...]
     best: Candidate
+    _left: ClassVar = (3,)
 
-    def __str__(self) -> str:
-        head = f"{'sparsity':>8}  {'value':>8}  {'loss':>8}"
-        lines = [f"{c.sparsity:8.2%}  {c.value:8.4f}  {c.loss:+8.4f}{_mark(c, self.best)}" for c in self.candidates]
-        return "\n".join([f"dense {self.dense:.4f}, budget {self.budget:g}", head, "-" * len(head), *lines])
+    def _title(self) -> str:
+        return f"dense {self.dense:.4f}, budget {self.budget:g}"
+
+    def _table(self) -> tuple[Cells, Sequence[Cells]]:
+        rows = [(f"{c.sparsity:.2%}", f"{c.value:.4f}", f"{c.loss:+.4f}", self._mark(c)) for c in self.candidates]
+        return ("sparsity", "value", "loss", ""), rows
+
+    def _mark(self, candidate: Candidate) -> str:
+        return "<- chosen" if candidate is self.best else "" if candidate.fits else "over budget"
 
 
 def find_sparsity(
@@ -64,20 +74,19 @@ def find_sparsity(
     another budget may be asked of the same candidates. Without, they are in memory for as long as the `Search` is.
     """
     check_functions(evaluate=evaluate)
-    budget = real("budget", budget, "the loss to allow")
-    if not budget >= 0:
-        raise ValueError(f"budget={budget!r}: the loss to allow must be at least 0")
-    with Branches(pruner, train, lambda: _value(evaluate), levels, estimate, folder) as run:
-        if math.isnan(run.dense):
+    budget = real("budget", budget, least=0, what="the loss to allow,")
+    with Branches(pruner, train, lambda: _value(evaluate), levels, estimate, folder) as branches:
+        dense = branches.dense
+        if math.isnan(dense):
             raise ValueError("evaluate() gave NaN for the model before any pruning: there is nothing to compare with")
-        found = [Candidate(level, value, run.dense - value, _fits(run.dense, value, budget)) for level, value in run]
+        found = [Candidate(level, value, dense - value, _fits(dense, value, budget)) for level, value in branches]
         fitting = [candidate for candidate in found if candidate.fits]
         if not fitting:
             tried = ", ".join(f"{c.sparsity:g} loses {c.loss:.4g}" for c in found)
             raise BudgetError(f"no level keeps the loss within {budget!r}: {tried}. Allow more, or try lower levels")
         best = max(fitting, key=lambda candidate: candidate.sparsity)
-        run.settle(best.sparsity)
-    return Search(run.dense, budget, tuple(found), best).keeping(run)
+        branches.settle(best.sparsity)
+    return Search(dense, budget, tuple(found), best).keeping(branches)
 
 
 def _fits(dense: float, value: float, budget: float) -> bool:
@@ -87,11 +96,7 @@ def _fits(dense: float, value: float, budget: float) -> bool:
 
 
 def _value(evaluate: Callable[[], float]) -> float:
-    value = number(evaluate(), "evaluate()")
+    value = as_number(evaluate(), "evaluate()")
     if value is None:
         raise TypeError("evaluate() gave None, and should give a number, higher is better")
     return value
-
-
-def _mark(candidate: Candidate, best: Candidate) -> str:
-    return "  <- chosen" if candidate is best else "" if candidate.fits else "  over budget"

@@ -1,22 +1,22 @@
-"""The whole state of a training: to go back to, or to go on from."""
+"""The whole state of a training, copied: to go back to, or to go on from in another process."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from prunewald.pruner import Pruner
-from prunewald.pruning.checks import copied
 from prunewald.pruning.report import Report, TensorReport
+from prunewald.util.notices import warn
+from prunewald.util.trees import copied
 
-TrainingState = dict[str, Any]
+TrainingState: TypeAlias = dict[str, Any]  # tensors, numbers, text, and dicts and lists of them: torch.save can hold it
 
 
 def take(pruner: Pruner) -> TrainingState:
-    """All that a run needs to go on from here, apart from what it had in memory."""
+    """Copy all that a training needs to go on from here; data and the user's own variables are not part of it."""
     params = pruner.model.named_parameters()
     return {
         "model": copied(pruner.model.state_dict()),
@@ -25,7 +25,7 @@ def take(pruner: Pruner) -> TrainingState:
         "pruner": copied(pruner.state_dict()),
         "copies": [copied(copy.state_dict()) for copy in pruner.copies],
         "report": None if pruner.report is None else asdict(pruner.report),
-        "random": _random(),
+        "random": _random_numbers(),
     }
 
 
@@ -34,14 +34,7 @@ def restore_(pruner: Pruner, state: Mapping[str, Any]) -> None:
 
     The copies are those that were followed then: the Pruner lets go of later ones, which stay as they are.
     """
-    for copy in list(pruner.copies)[len(state["copies"]) :]:
-        del pruner.copies[copy]
-    if len(pruner.copies) < len(state["copies"]):
-        warnings.warn(
-            f"the state has {len(state['copies'])} copies of the model, and the Pruner follows {len(pruner.copies)}: "
-            "call follow() before, and each gets its own",
-            stacklevel=2,
-        )
+    _drop_later_copies_(pruner, len(state["copies"]))
     pruner.model.load_state_dict(state["model"])
     for name, param in pruner.model.named_parameters():
         grad = state["grads"].get(name)
@@ -52,18 +45,33 @@ def restore_(pruner: Pruner, state: Mapping[str, Any]) -> None:
     for copy, own in zip(pruner.copies, state["copies"], strict=False):
         copy.load_state_dict(own)
     pruner.report = None if state["report"] is None else as_report(state["report"])
-    for device, numbers in state["random"].items():
-        if device == "cpu":
-            torch.set_rng_state(numbers.cpu())
-        elif int(device.removeprefix("cuda:")) < torch.cuda.device_count():
-            torch.cuda.set_rng_state(numbers.cpu(), device)
-
-
-def _random() -> dict[str, Tensor]:
-    devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-    return {"cpu": torch.get_rng_state()} | {f"cuda:{at}": torch.cuda.get_rng_state(at) for at in devices}
+    _set_random_numbers(state["random"])
 
 
 def as_report(saved: Mapping[str, Any]) -> Report:
     """A report, from the plain data that `asdict` made of it."""
     return Report(**{**saved, "rows": [TensorReport(**row) for row in saved["rows"]]})
+
+
+def _drop_later_copies_(pruner: Pruner, count: int) -> None:
+    for copy in list(pruner.copies)[count:]:
+        del pruner.copies[copy]
+    if len(pruner.copies) < count:
+        warn(
+            f"the state has {count} copies of the model, and the Pruner follows {len(pruner.copies)}: "
+            "call follow() before, and each gets its own"
+        )
+
+
+def _random_numbers() -> dict[str, Tensor]:
+    """The states of torch's global generators, by device."""
+    devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+    return {"cpu": torch.get_rng_state()} | {f"cuda:{at}": torch.cuda.get_rng_state(at) for at in devices}
+
+
+def _set_random_numbers(states: Mapping[str, Tensor]) -> None:
+    for device, numbers in states.items():
+        if device == "cpu":
+            torch.set_rng_state(numbers.cpu())
+        elif int(device.removeprefix("cuda:")) < torch.cuda.device_count():
+            torch.cuda.set_rng_state(numbers.cpu(), device)
