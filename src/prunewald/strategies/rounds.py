@@ -23,7 +23,10 @@ SigmaFunction: TypeAlias = Callable[[], Mapping[str, Tensor]]  # gives sigma by 
 
 @dataclass
 class Round:
-    """One level of an iterative pruning: what was pruned, and what the training after it returned."""
+    """One level of an iterative pruning: what was pruned, and what the training after it returned.
+
+    `index` counts the rounds from 1; `sparsity` is the level that was asked for, and `report` tells what it came to.
+    """
 
     index: int
     sparsity: float
