@@ -22,7 +22,7 @@ from prunewald.companions import distillation_loss
 from prunewald.lab.architectures import MLP
 from prunewald.lab.data import load, split
 from prunewald.quantisation import SharedValues
-from prunewald.statistics.paired import paired
+from prunewald.statistics.differences import paired
 from prunewald.util.files import replacing
 
 MEAN, STD, BATCH = 0.1307, 0.3081, 128

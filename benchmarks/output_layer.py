@@ -22,7 +22,7 @@ from prunewald.lab.networks import Networks
 from prunewald.lab.protocol import Protocol
 from prunewald.lab.records import Key, Results
 from prunewald.lab.settings import settings
-from prunewald.statistics.paired import paired
+from prunewald.statistics.differences import paired
 
 OUTPUT = "fc3.weight"
 Masks = dict[str, Tensor]

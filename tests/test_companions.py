@@ -77,11 +77,11 @@ def test_half_precision_is_computed_in_single():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"temperature": 0.0}, "temperature 0.0: give"),
-        ({"temperature": math.inf}, "temperature inf: give"),
-        ({"temperature": math.nan}, "temperature nan: give"),
-        ({"weight": 1.5}, "weight 1.5: give"),
-        ({"weight": math.nan}, "weight nan: give"),
+        ({"temperature": 0.0}, "temperature=0.0: .*above 0"),
+        ({"temperature": math.inf}, "temperature=inf: .*above 0"),
+        ({"temperature": math.nan}, "temperature=nan: .*above 0"),
+        ({"weight": 1.5}, "weight=1.5: .*at least 0 and at most 1"),
+        ({"weight": math.nan}, "weight=nan: .*at least 0"),
         ({"teacher": torch.zeros(4, 2)}, r"\(4, 3\), the teacher's \(4, 2\): give both"),
     ],
 )
@@ -142,14 +142,14 @@ def test_penalties_of_half_and_single_precision_add_up_in_single(penalty):
 
 @pytest.mark.parametrize("penalty", [l1, l2, group_lasso])
 def test_what_is_no_list_of_weights(penalty):
-    with pytest.raises(TypeError, match=r"single tensor of shape \(2, 2\).*put it in a list"):
+    with pytest.raises(TypeError, match=r"\(2, 2\).*: put it in a list"):
         penalty(torch.ones(2, 2))
-    with pytest.raises(ValueError, match="no weights: give tensors"):
+    with pytest.raises(ValueError, match="no weights: .*pruner.targets"):
         penalty([])
 
 
 def test_a_dimension_that_is_not_there():
-    with pytest.raises(ValueError, match=r"dim 1: a weight of shape \(5,\) has no such"):
+    with pytest.raises(ValueError, match=r"dim=1: .*\(5,\)"):
         group_lasso([torch.ones(5)], dim=1)
 
 

@@ -44,6 +44,7 @@ def test_they_are_there() -> None:
     assert SHOWS.keys() <= {path.stem for path in EXAMPLES}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_shows_what_it_says(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from prunewald.core.schedules import Cubic, Stairs
 from prunewald.core.weights import WeightStats
 from prunewald.pruner import Pruner
 from prunewald.pruning.report import Report
-from prunewald.statistics.wald import wald_test
+from prunewald.statistics import wald_test
 from prunewald.uncertainty import BatchMeans, PseudoBootstrap, SecondMoment
 
 if TYPE_CHECKING:

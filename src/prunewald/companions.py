@@ -1,4 +1,8 @@
-"""What goes with pruning in a training loop: terms to add to a loss. Pure functions of tensors."""
+"""What goes with pruning in a training loop: terms to add to a loss, each a pure function of tensors.
+
+`distillation_loss` lets the pruned network learn from the dense one; `l1`, `l2` and `group_lasso` are penalties that
+push weights towards zero before they are pruned.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from prunewald.util.arguments import real
 from prunewald.util.tensors import accumulator
 
 Weights: TypeAlias = Iterable[Tensor] | Mapping[str, Tensor]
@@ -29,10 +34,8 @@ def distillation_loss(
             f"the student's logits have shape {tuple(student.shape)}, the teacher's {tuple(teacher.shape)}: "
             "give both for the same batch and classes"
         )
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature {temperature!r}: give a number above 0; 1 is the plain softmax")
-    if not 0 <= weight <= 1:
-        raise ValueError(f"weight {weight!r}: give the teacher's share of the loss, from 0 to 1")
+    real("temperature", temperature, above=0, what="a number (1 is the plain softmax)")
+    real("weight", weight, least=0, most=1, what="the teacher's share of the loss,")
     soft = _divergence(teacher.detach(), student, temperature)
     if not targets.is_floating_point():
         soft = soft[targets != _IGNORED]  # as cross_entropy does
@@ -68,7 +71,7 @@ def _divergence(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
 
 def _group_norms(weight: Tensor, dim: int) -> Tensor:
     if not -weight.dim() <= dim < weight.dim():
-        raise ValueError(f"dim {dim!r}: a weight of shape {tuple(weight.shape)} has no such dimension to group by")
+        raise ValueError(f"dim={dim!r}: give a dimension that a weight of shape {tuple(weight.shape)} has, to group by")
     groups = weight.movedim(dim, 0)
     size = math.prod(groups.shape[1:])
     # vector_norm's gradient at zero is zero, where that of a square root of squares is NaN.

@@ -1,19 +1,24 @@
-"""Figures. Needs matplotlib, imported when a figure is drawn."""
+"""Figures: numbers in, a matplotlib figure out. Matplotlib is imported when one is drawn.
 
-import os
+A figure is a plain `matplotlib.figure.Figure`: change it as you like, show it in a notebook, or `write` it as PNG.
+"""
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from prunewald.strategies import Sensitivity
+from prunewald.util.files import FilePath, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+_FEW = 3  # methods whose legend fits into the figure
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ def accuracy_drop(
     """
     from matplotlib.figure import Figure
 
-    scale, many = 100 if basis_points else 1, len(methods) > 3
+    scale, many = 100 if basis_points else 1, len(methods) > _FEW
     levels = sorted({level for method in methods for level in method.levels})
     width = max(7.0, 0.11 * len(levels) * len(methods)) + (3 if many else 0)
     figure = Figure(figsize=(width, 4.2), layout="constrained")
@@ -56,23 +61,10 @@ def accuracy_drop(
     step = min(0.14, 0.8 / max(len(methods), 1))  # a level's marks end before the next one's begin
     for place, method in enumerate(methods):
         shift = step * (place - (len(methods) - 1) / 2)
-        mean, low, high = ([scale * value for value in each] for each in (method.mean, method.low, method.high))
-        axes.errorbar(
-            [levels.index(level) + shift for level in method.levels],
-            mean,
-            yerr=[_gaps(mean, low), _gaps(high, mean)],
-            label=method.label,
-            color=method.color,
-            marker=method.marker,
-            linestyle="-" if lines else "none",
-            linewidth=1.2,
-            markersize=5 if many else 7,
-            markeredgewidth=1.6,
-            elinewidth=1,
-            capsize=2 if many else 3,
-        )
+        x = [levels.index(level) + shift for level in method.levels]
+        _draw_marks(axes, method, x, scale, "-" if lines else "none", small=many)
     _scale_points(axes, 10 if basis_points else 1)
-    axes.set_xticks(range(len(levels)), [f"{100 * level:g} %" for level in levels])
+    _label_levels(axes, levels)
     axes.set_xlabel("pruned weights of each fully connected layer")
     axes.set_ylabel(f"accuracy drop ({'basis points' if basis_points else 'points'})")
     axes.set_title(title, fontsize="medium")
@@ -108,7 +100,10 @@ def sigma_agreement(a: Tensor, b: Tensor, labels: tuple[str, str] = ("sigma a", 
 
 
 def sigma_correlations(found: Mapping[str, Mapping[str, float]], reference: str) -> "Figure":
-    """Draw the rank correlation of several uncertainties with one of reference, a mark a layer."""
+    """Draw the rank correlation of several uncertainties with a reference, one mark for each layer.
+
+    `found` has by the name of the uncertainty, and then by layer, its correlation with the `reference`.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 0.5 * len(found) + 1.2), layout="constrained")
@@ -127,7 +122,7 @@ def sigma_correlations(found: Mapping[str, Mapping[str, float]], reference: str)
 
 
 def sensitivity(scan: Sensitivity, label: str = "accuracy") -> "Figure":
-    """Draw what the model scores against the sparsity of one layer, a line a layer, from the first to the last.
+    """Draw what the model scores against the sparsity of one layer: a line for each layer, from first to last.
 
     Levels stand side by side, evenly spaced. `label` says what was evaluated.
     """
@@ -143,7 +138,7 @@ def sensitivity(scan: Sensitivity, label: str = "accuracy") -> "Figure":
     colors = matplotlib.colormaps["viridis"](torch.linspace(0, 0.9, max(len(scan.layers), 2)).numpy())
     for at, (layer, values) in enumerate(scan.layers.items()):
         axes.plot(values, label=layer, color=colors[at], marker="osD^v"[at % 5], markersize=4, linewidth=1.3)
-    axes.set_xticks(range(len(scan.levels)), [f"{100 * level:g} %" for level in scan.levels])
+    _label_levels(axes, scan.levels)
     axes.set_xlabel("pruned weights of the layer")
     axes.set_ylabel(label)
     axes.grid(axis="y", color="0.9", linewidth=0.6)
@@ -152,15 +147,34 @@ def sensitivity(scan: Sensitivity, label: str = "accuracy") -> "Figure":
     return figure
 
 
-def write(figure: "Figure", path: str | Path) -> None:
+def write(figure: "Figure", path: FilePath) -> None:
     """Write a figure as PNG; the file is there whole or not at all."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        figure.savefig(temporary, format="png", dpi=160)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=160)
+
+
+def _draw_marks(axes: "Axes", method: Marks, x: Sequence[float], scale: float, linestyle: str, *, small: bool) -> None:
+    """Draw one method: a mark at each mean, and its interval as a bar."""
+    mean, low, high = ([scale * value for value in each] for each in (method.mean, method.low, method.high))
+    axes.errorbar(
+        x,
+        mean,
+        yerr=[_gaps(mean, low), _gaps(high, mean)],
+        label=method.label,
+        color=method.color,
+        marker=method.marker,
+        linestyle=linestyle,
+        linewidth=1.2,
+        markersize=5 if small else 7,
+        markeredgewidth=1.6,
+        elinewidth=1,
+        capsize=2 if small else 3,
+    )
+
+
+def _label_levels(axes: "Axes", levels: Sequence[float]) -> None:
+    """Put the levels on the x axis side by side, evenly spaced."""
+    axes.set_xticks(range(len(levels)), [f"{100 * level:g} %" for level in levels])
 
 
 def _scale_points(axes: "Axes", unit: float) -> None:

@@ -7,7 +7,7 @@ from scipy import stats
 from torch import nn
 
 import prunewald as pw
-from prunewald.statistics.wald import agreement, critical_value, discoveries, p_value
+from prunewald.statistics.wald import critical_value, discoveries, p_value
 
 
 def problem(seed=0):
@@ -99,17 +99,6 @@ def test_levels_out_of_range(request_):
     model, sigma = problem()
     with pytest.raises(ValueError, match=f"{name} must lie between 0 and 1, not {value!r}"):
         pw.Pruner(model, uncertainty=sigma).prune(**request_)
-
-
-def test_agreement_of_two_sigmas():
-    a = torch.rand(1000, generator=torch.Generator().manual_seed(0)) + 0.1
-    found = agreement(a, 2 * a)
-    assert found.correlation == pytest.approx(1)
-    assert found.quantiles == pytest.approx((0.5, 0.5, 0.5))
-    a[0] = math.inf
-    assert agreement(a, a).correlation == pytest.approx(1)
-    with pytest.raises(ValueError, match="fewer than two"):
-        agreement(torch.zeros(4), torch.ones(4))
 
 
 def test_a_change_of_units_of_one_input():

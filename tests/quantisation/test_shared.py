@@ -10,7 +10,17 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.quantisation import SharedValues
-from tests.quantisation.helpers import CLOSURES, NAMES, OPTIMIZERS, Han, assert_tied, gradients, make, pruned, unseen_loss
+from tests.quantisation.helpers import (
+    CLOSURES,
+    NAMES,
+    OPTIMIZERS,
+    Han,
+    assert_tied,
+    gradients,
+    make,
+    pruned,
+    unseen_loss,
+)
 from tests.training import cases, closure_step, loss_of, net, one_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")

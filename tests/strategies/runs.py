@@ -12,83 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
 
 import prunewald as pw
-from prunewald.pruning.checks import copied
 from prunewald.statistics.learn_then_test import hoeffding_bentkus
+from prunewald.strategies import Checkpoint, certify_sparsity, find_sparsity, iterative
+from tests.strategies.helpers import Work
 
 LEVELS = (0.3, 0.5, 0.7, 0.8)
 POINTS: list[Any] = [(1, 5), (3, 9), "writing"]  # round and step, or while round 2 is written
-
-
-class Work:
-    """A model, its optimizer and Pruner, and a train function whose batches come from torch's global random numbers."""
-
-    def __init__(
-        self,
-        seed: int = 0,
-        optimizer: Callable[..., Optimizer] | None = None,
-        kill: Any = None,
-        device: str = "cpu",
-        **choice: Any,
-    ) -> None:
-        torch.manual_seed(seed)
-        self.model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 4)).to(device)
-        make = optimizer or (lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9))
-        self.optimizer = make(self.model.parameters())
-        self.pruner = pw.Pruner(self.model, self.optimizer, **choice)
-        self.kill, self.device = kill, device
-        self.trained: list[float] = []
-
-    def steps(self, count: int) -> float:
-        for _ in range(count):
-            self.optimizer.zero_grad()
-            x = torch.randn(16, 6, device=self.device)
-            loss = (self.model(x) - torch.tanh(x[:, :4] - 0.5 * x[:, 2:])).square().mean()
-            loss.backward()
-            self.optimizer.step()
-        return float(loss.item())
-
-    def train(self, one: Any) -> float:
-        self.trained.append(one.sparsity)
-        if self.kill is not None and one.index == self.kill[0]:
-            self.steps(self.kill[1])
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.steps(12)
-
-    def accuracy(self) -> float:
-        return -float(self.losses().mean())
-
-    def losses(self) -> Tensor:
-        """Of 200 examples, between 0 and 1."""
-        generator = torch.Generator().manual_seed(5)
-        x = torch.randn(200, 6, generator=generator)
-        training = self.model.training
-        with torch.no_grad():
-            found: Tensor = self.model.eval()(x)
-        self.model.train(training)
-        return (found - torch.tanh(x[:, :4] - 0.5 * x[:, 2:])).abs().mean(1).clamp(max=1)
-
-    def state(self) -> dict[str, Any]:
-        """Everything that is the user's, copied."""
-        return {
-            "model": copied(self.model.state_dict()),
-            "grads": [None if p.grad is None else p.grad.clone() for p in self.model.parameters()],
-            "optimizer": copied(self.optimizer.state_dict()),
-            "pruner": copied(self.pruner.state_dict()),
-            "dropout": self.model[2].p,
-            "random": torch.get_rng_state(),
-            "report": str(self.pruner.report),
-        }
 
 
 def _iterative(kill: Any, folder: Path | None, seed: int, **options: Any) -> Work:
     choice = options.pop("choice", {"uncertainty": pw.PseudoBootstrap(last=10)})
     work = Work(seed, kill=kill, **choice)
     work.steps(12)
-    rounds = pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=folder, **options)
+    rounds = iterative(work.pruner, LEVELS, work.train, folder=folder, **options)
     work.trained = [one.result or torch.nan for one in rounds]
     return work
 
@@ -96,9 +34,9 @@ def _iterative(kill: Any, folder: Path | None, seed: int, **options: Any) -> Wor
 def _rewound(kill: Any, folder: Path | None, seed: int) -> Work:
     work = Work(0, kill=kill, uncertainty=pw.SecondMoment())  # who rewinds must bring the checkpoint again
     work.steps(4)
-    early = pw.strategies.Checkpoint(work.model, work.optimizer)
+    early = Checkpoint(work.model, work.optimizer)
     work.steps(8 + seed)
-    rounds = pw.strategies.iterative(work.pruner, LEVELS, work.train, rewind=early.weights_, folder=folder)
+    rounds = iterative(work.pruner, LEVELS, work.train, rewind=early.weights_, folder=folder)
     work.trained = [one.result or torch.nan for one in rounds]
     return work
 
@@ -106,7 +44,7 @@ def _rewound(kill: Any, folder: Path | None, seed: int) -> Work:
 def _found(kill: Any, folder: Path | None, seed: int) -> Work:
     work = Work(seed, kill=kill, uncertainty=pw.PseudoBootstrap(last=10))
     work.steps(12)
-    search = pw.strategies.find_sparsity(work.pruner, work.train, work.accuracy, budget=0.1, levels=LEVELS, folder=folder)
+    search = find_sparsity(work.pruner, work.train, work.accuracy, budget=0.1, levels=LEVELS, folder=folder)
     work.trained = [c.value for c in search.candidates]
     return work
 
@@ -114,14 +52,14 @@ def _found(kill: Any, folder: Path | None, seed: int) -> Work:
 def _certified(kill: Any, folder: Path | None, seed: int) -> Work:
     work = Work(seed, kill=kill, criterion="wanda")
     work.steps(12)
-    found = pw.strategies.certify_sparsity(work.pruner, work.train, work.losses, drop=0.25, levels=LEVELS, folder=folder)
+    found = certify_sparsity(work.pruner, work.train, work.losses, drop=0.25, levels=LEVELS, folder=folder)
     work.trained = [c.p for c in found.tested]
     return work
 
 
 KINDS: dict[str, Callable[[Any, Path | None, int], Work]] = {
     "plain": _iterative,
-    "tuned": lambda kill, folder, seed: _iterative(kill, folder, seed, lr=0.3, dropout=True),
+    "tuned": lambda kill, folder, seed: _iterative(kill, folder, seed, lr_factor=0.3, dropout=True),
     "by gradient": lambda kill, folder, seed: _iterative(kill, folder, seed, choice={"criterion": "snip"}),
     "rewound": _rewound,
     "found": _found,

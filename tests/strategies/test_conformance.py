@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import prunewald as pw
+from prunewald import strategies
 from prunewald.util.registry import brief, make, parts
-from tests.training import SMALL, minus_zero_or_worse
+from tests.training import SMALL, minus_zero_or_worse, net, one_step
 
 CRITERIA = {name: make("criterion", name) for name in sorted(parts("criterion"))}
 ESTIMATORS = {name: make("uncertainty", name) for name in sorted(parts("uncertainty"))}
@@ -26,20 +27,18 @@ pytestmark = [
 
 
 class Training:
-    """Two layers, and batches from torch's global random numbers."""
+    """A model of two layers, or one, and the steps it has taken."""
 
     def __init__(self, layers=2):
         torch.manual_seed(0)
-        deep = (nn.Tanh(), nn.Linear(8, 4)) if layers == 2 else ()
-        self.model = nn.Sequential(nn.Linear(6, 8), *deep).double()
+        self.model = (net() if layers == 2 else nn.Sequential(nn.Linear(6, 4))).double()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.taken = 0
 
     def steps(self, count):
         for _ in range(count):
-            self.optimizer.zero_grad()
-            x = torch.randn(8, 6).double()
-            self.model(x).sub(x[:, :1]).square().mean().backward()
-            self.optimizer.step()
+            one_step(self.model, self.optimizer, self.taken)
+            self.taken += 1
 
     def sigmas(self):
         generator = torch.Generator().manual_seed(1)
@@ -57,7 +56,7 @@ def iterative(training, estimate=None, **choice):
     pruner = pw.Pruner(training.model, training.optimizer, **choice)
     training.steps(12)
     offline = None if estimate is None else lambda: estimate(pruner.masks)
-    pw.strategies.iterative(pruner, (0.4, LEVEL), lambda one: training.steps(12), estimate=offline)
+    strategies.iterative(pruner, (0.4, LEVEL), lambda one: training.steps(12), estimate=offline)
     return pruner
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.strategies import BudgetError
+from prunewald.strategies import BudgetError, certify_sparsity
 from tests.resuming import same
-from tests.strategies.runs import Work
+from tests.strategies.helpers import Work
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LEVELS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
@@ -38,7 +38,7 @@ class Toy:
 
     def certify(self, seed: int, count: int, **options):
         drawn = torch.randint(len(self.dense), (count,), generator=torch.Generator().manual_seed(seed))
-        return pw.strategies.certify_sparsity(
+        return certify_sparsity(
             self.pruner,
             lambda one: self.trained.append(one.sparsity),
             lambda: self.population()[drawn],
@@ -67,6 +67,7 @@ def simulate(toy, count, risk, budget, **options):
     return over / DRAWS, certified
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [LEVELS, (0.21, 0.22)])
 def test_the_error_keeps_its_budget_as_often_as_promised(levels):
     """The error at level s is s: candidates above 0.2 are over budget, in the second case all of them."""
@@ -79,6 +80,7 @@ def test_the_error_keeps_its_budget_as_often_as_promised(levels):
         assert over > 0, "near the limit the test has to err now and then, or it is too timid"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [LEVELS, (0.25, 0.26)])
 def test_the_drop_keeps_its_budget_as_often_as_promised(levels):
     """Every tenth example is wrong, and pruned it is right: about 0.8 s at level s, 0.16 at 0.2 and 0.21 at 0.25."""
@@ -111,7 +113,10 @@ def test_the_first_failure_ends_it_and_later_levels_are_not_trained():
     assert float(toy.population().mean()) == pytest.approx(0.2)
     assert toy.pruner.sparsity == pytest.approx(0.2)
     assert (found.of, found.budget, found.delta) == ("error", 0.25, 0.05)
-    assert str(found).splitlines()[0] == "at 20.00% the error is at most 0.25, with probability 0.95"
+    title, head, *_ = str(found).splitlines()
+    assert title == "at 20.00% the error is at most 0.25, with probability 0.95"
+    assert head.split() == ["sparsity", "error", "p"]
+    assert found._repr_html_().startswith(f"<p>{title}</p><table>")
 
 
 def test_all_may_pass():
@@ -132,8 +137,8 @@ def test_without_any_that_passes_the_model_is_as_it_was(choice):
     work = Work(**choice)
     work.steps(12)
     before = work.state()
-    with pytest.raises(BudgetError, match=r"not even 0.3 is within error=0.001 at delta=0.05 \(error 0\.\d+ on"):
-        pw.strategies.certify_sparsity(work.pruner, work.train, work.losses, error=0.001, levels=(0.3, 0.5))
+    with pytest.raises(BudgetError, match=r"0.3 .* error=0.001 at delta=0.05 .*: allow more"):
+        certify_sparsity(work.pruner, work.train, work.losses, error=0.001, levels=(0.3, 0.5))
     assert work.trained == [0.3]
     assert same(work.state(), before)
 
@@ -149,7 +154,7 @@ def test_the_calibration_data_touch_nothing():
             x = scale * torch.randn(100, 6, generator=torch.Generator().manual_seed(0))
             return work.model(x).sigmoid().mean(1)
 
-        pw.strategies.certify_sparsity(work.pruner, work.train, losses, error=0.99, levels=(0.3, 0.5, 0.7))
+        certify_sparsity(work.pruner, work.train, losses, error=0.99, levels=(0.3, 0.5, 0.7))
         masks.append(work.state())
     assert same(*masks)
 
@@ -157,15 +162,15 @@ def test_the_calibration_data_touch_nothing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "error=None, drop=None: the budget is one of them"),
-        ({"error": 0.1, "drop": 0.1}, "error=0.1, drop=0.1: the budget is one of them"),
-        ({"error": 0.0}, "error=0.0: must lie between 0 and 1"),
-        ({"drop": 1.0}, "drop=1.0: must lie"),
-        ({"error": 0.1, "delta": 0.0}, "delta=0.0: must lie"),
-        ({"error": "x"}, "error='x': give a number"),
-        ({"drop": 0.1, "delta": None}, "delta=None: give a number"),
-        ({"drop": 0.1, "losses": None}, "losses=None: give a function that gives the loss of each"),
-        ({"error": 0.1, "levels": (0.5, 0.4)}, "fall from 0.5 to 0.4"),
+        ({}, "error=None, drop=None: "),
+        ({"error": 0.1, "drop": 0.1}, "error=0.1, drop=0.1: "),
+        ({"error": 0.0}, "error=0.0: .*above 0 and below 1"),
+        ({"drop": 1.0}, "drop=1.0: .*at least 0 and below 1"),
+        ({"error": 0.1, "delta": 0.0}, "delta=0.0: .*above 0 and below 1"),
+        ({"error": "x"}, "error='x': give"),
+        ({"drop": 0.1, "delta": None}, "delta=None: give"),
+        ({"drop": 0.1, "losses": None}, "losses=None: give a function"),
+        ({"error": 0.1, "levels": (0.5, 0.4)}, "0.5 to 0.4"),
         ({"error": 0.1, "losses": lambda: torch.tensor([0.0, 1.5])}, "hold 1.5 at index 1"),
         ({"drop": 0.1, "losses": lambda: torch.tensor(0.5)}, r"shape \(\)"),
     ],
@@ -174,7 +179,7 @@ def test_bad_input_is_refused_before_any_training(options, message):
     work = Work(criterion="magnitude")
     before = work.state()
     with pytest.raises((ValueError, TypeError), match=message):
-        pw.strategies.certify_sparsity(work.pruner, work.train, **{"losses": work.losses, **options})
+        certify_sparsity(work.pruner, work.train, **{"losses": work.losses, **options})
     assert not work.trained
     assert same(work.state(), before)
 
@@ -182,8 +187,8 @@ def test_bad_input_is_refused_before_any_training(options, message):
 def test_losses_of_other_examples_are_refused_and_the_model_is_as_it_was():
     work = Work(criterion="magnitude")
     before = work.state()
-    with pytest.raises(ValueError, match="199 losses of the pruned model and 200 of the dense one"):
-        pw.strategies.certify_sparsity(
+    with pytest.raises(ValueError, match="199 losses .* 200 of"):
+        certify_sparsity(
             work.pruner, work.train, lambda: work.losses()[: 200 - len(work.trained)], drop=0.5, levels=(0.3,)
         )
     assert same(work.state(), before)
@@ -194,7 +199,7 @@ def test_every_candidate_that_was_tested_can_be_restored():
     found = toy.certify(0, 1000, error=0.25, delta=0.05)
     found.restore_(0.25)
     assert float(toy.population().mean()) == pytest.approx(0.25)
-    with pytest.raises(ValueError, match=r"no candidate at 0.3: there are \[0.1, 0.15, 0.2, 0.25\], and None"):
+    with pytest.raises(ValueError, match=r"no candidate at 0.3: .*\[0.1, 0.15, 0.2, 0.25\], and None"):
         found.restore_(0.3)
 
 
@@ -210,5 +215,5 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
 
 def test_right_and_wrong_may_be_bool():
     work = Work(criterion="magnitude")
-    found = pw.strategies.certify_sparsity(work.pruner, work.train, lambda: work.losses() > 0.9, error=0.5, levels=(0.3,))
+    found = certify_sparsity(work.pruner, work.train, lambda: work.losses() > 0.9, error=0.5, levels=(0.3,))
     assert 0 <= found.tested[0].loss < 0.5

@@ -8,7 +8,7 @@ from typing import Any
 from prunewald.figures import Marks, accuracy_drop
 from prunewald.lab.methods import CONTROL, REFERENCE, SIGMAS, parse
 from prunewald.lab.records import Record
-from prunewald.statistics.paired import Difference, holm, paired
+from prunewald.statistics.differences import Difference, holm, paired
 
 # As the paper draws them; the others take what is left, in order.
 _PAPERS = {"abs": ("black", "x"), "pseudo": ("tab:orange", "^"), "bootstrap": ("tab:blue", "o")}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prunewald.lab.trial import ABS, Cell, Trial
-from prunewald.statistics.paired import Difference, holm, paired
+from prunewald.statistics.differences import Difference, holm, paired
 
 
 @dataclass(frozen=True)

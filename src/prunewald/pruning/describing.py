@@ -8,7 +8,7 @@ from torch import Tensor
 from prunewald.core.ranking import Ranked
 from prunewald.pruning.plan import Plan
 from prunewald.pruning.report import Report, TensorReport
-from prunewald.statistics.wald import rank_correlation
+from prunewald.statistics import rank_correlation
 from prunewald.util.registry import brief, name_of
 
 _SAMPLE = 1 << 16  # enough for three digits of a rank correlation

@@ -3,7 +3,7 @@
 import torch
 
 from prunewald.core.ranking import Scores
-from prunewald.statistics.wald import critical_value, discoveries, p_value
+from prunewald.statistics import critical_value, discoveries, p_value
 
 
 def z_thresholds(

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from prunewald.util.arguments import real
+
 
 def hoeffding_bentkus(losses: Tensor, limit: float) -> float:
     """The p-value of "the expected loss is above `limit`": small where the losses speak against that.
@@ -22,8 +24,7 @@ def hoeffding_bentkus(losses: Tensor, limit: float) -> float:
     >>> round(hoeffding_bentkus(torch.tensor([1.0] + 99 * [0.0]), 0.1), 4)
     0.0008
     """
-    if not 0 < limit < 1:
-        raise ValueError(f"limit {limit!r}: give the highest expected loss to allow, between 0 and 1")
+    real("limit", limit, above=0, below=1, what="the highest expected loss to allow,")
     values = _checked("losses", losses)
     n, total = len(values), float(values.sum())
     from scipy import special, stats
@@ -57,18 +58,16 @@ def fixed_sequence(p_values: Iterable[float], delta: float) -> int | None:
     """The index of the last candidate that passes, in the order given; None where the first one fails.
 
     Testing stops at the first p-value above delta, which is why none of them has to be corrected: the chance that any
-    candidate up to the index breaks its limit is delta at most. The order must not come from the same losses. No more
-    is asked of an iterator than that, so later candidates need not even be trained.
+    candidate up to the index breaks its limit is delta at most. The order must not come from the same losses. An
+    iterator is asked for no p-value after that one, so later candidates need not even be trained.
 
     >>> fixed_sequence([0.001, 0.02, 0.3, 0.01], delta=0.05)
     1
     """
-    if not 0 < delta < 1:
-        raise ValueError(f"delta {delta!r}: give the chance of a wrong choice to allow, between 0 and 1")
+    real("delta", delta, above=0, below=1, what="the chance of a wrong choice to allow,")
     last = None
     for at, p in enumerate(map(float, p_values)):
-        if not 0 <= p <= 1:
-            raise ValueError(f"p-value {p!r}: give numbers from 0 to 1, such as hoeffding_bentkus returns")
+        real(f"p_values[{at}]", p, least=0, most=1, what="a p-value, such as hoeffding_bentkus returns,")
         if p > delta:
             return last
         last = at

@@ -1,22 +1,26 @@
 """A sparsity with a guarantee: Learn-then-Test over candidates in a fixed order."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from prunewald.pruner import Pruner
-from prunewald.statistics.learn_then_test import drop_losses, fixed_sequence, hoeffding_bentkus
-from prunewald.strategies.checks import check_functions, real
-from prunewald.strategies.rounds import Estimate, Round
-from prunewald.strategies.search import LEVELS, BudgetError, Candidates, Kept
+from prunewald.statistics import drop_losses, fixed_sequence, hoeffding_bentkus
+from prunewald.strategies.branches import Branches, Restorable
+from prunewald.strategies.checks import check_functions
+from prunewald.strategies.rounds import Round, SigmaFunction
+from prunewald.strategies.search import LEVELS, BudgetError
+from prunewald.strategies.tabular import Tabular
+from prunewald.util.arguments import real
 from prunewald.util.files import FilePath
+from prunewald.util.tables import Cells
 
 
 @dataclass(frozen=True)
-class Certified:
-    """A candidate that was tested: its mean loss on the calibration data, and the p-value that it is over budget."""
+class Verdict:
+    """A candidate that was tested: its mean loss on the calibration data, and the p-value of "it is over budget"."""
 
     sparsity: float
     loss: float
@@ -24,24 +28,25 @@ class Certified:
 
 
 @dataclass(frozen=True)
-class Certificate(Kept):
+class Certificate(Restorable, Tabular):
     """With probability at least 1 - delta, the model at `sparsity` keeps the budget over the population.
 
-    `of` says what is budgeted: the "error", or its "drop", how much it rises above the dense model's. `restore_(level)`
-    goes to any candidate that was tested.
+    `of` says what is budgeted: the "error", or its "drop", how much it rises above the dense model's. `tested` has a
+    verdict for every candidate up to the first that failed, and `restore_(level)` goes to any of them.
     """
 
     sparsity: float
     of: str
     budget: float
     delta: float
-    tested: tuple[Certified, ...]
+    tested: tuple[Verdict, ...]
 
-    def __str__(self) -> str:
-        head = f"{'sparsity':>8}  {self.of:>8}  {'p':>8}"
-        lines = [f"{c.sparsity:8.2%}  {c.loss:8.4f}  {c.p:8.2g}" for c in self.tested]
-        claim = f"at {self.sparsity:.2%} the {self.of} is at most {self.budget:g}, with probability {1 - self.delta:g}"
-        return "\n".join([claim, head, "-" * len(head), *lines])
+    def _title(self) -> str:
+        return f"at {self.sparsity:.2%} the {self.of} is at most {self.budget:g}, with probability {1 - self.delta:g}"
+
+    def _table(self) -> tuple[Cells, Sequence[Cells]]:
+        rows = [(f"{one.sparsity:.2%}", f"{one.loss:.4f}", f"{one.p:.2g}") for one in self.tested]
+        return ("sparsity", self.of, "p"), rows
 
 
 def certify_sparsity(
@@ -53,7 +58,7 @@ def certify_sparsity(
     drop: float | None = None,
     delta: float = 0.05,
     levels: Iterable[float] = LEVELS,
-    estimate: Estimate | None = None,
+    estimate: SigmaFunction | None = None,
     folder: FilePath | None = None,
 ) -> Certificate:
     """The highest sparsity that a test, not hope, finds within a budget.  Angelopoulos et al. (2021).
@@ -68,24 +73,14 @@ def certify_sparsity(
     """
     check_functions(losses=losses)
     of, budget = _budget(error, drop)
-    delta = real("delta", delta, "the chance of a wrong choice to allow")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta={delta!r}: must lie between 0 and 1")
+    delta = real("delta", delta, above=0, below=1, what="the chance of a wrong choice to allow,")
 
     def measure() -> Tensor:
         return torch.as_tensor(losses()).detach().cpu().double()
 
     settings = {"error": None, "drop": None, "delta": delta} | {of: budget}
-    with Candidates(pruner, train, measure, levels, estimate, folder, **settings) as run:
-        _test(0.0, run.dense, run.dense, of, budget)  # losses that cannot be tested are found before any training
-        tested: list[Certified] = []
-
-        def p_values() -> Iterator[float]:
-            for level, found in run:
-                tested.append(_test(level, found, run.dense, of, budget))
-                yield tested[-1].p
-
-        last = fixed_sequence(p_values(), delta)
+    with Branches(pruner, train, measure, levels, estimate, folder, **settings) as branches:
+        tested, last = _tested(branches, of, budget, delta)
         if last is None:
             first = tested[0]
             raise BudgetError(
@@ -93,23 +88,35 @@ def certify_sparsity(
                 f"the data, p {first.p:.2g}): allow more, calibrate on more data, or begin with a lower level"
             )
         chosen = tested[last].sparsity
-        run.settle(chosen)
-    return Certificate(chosen, of, budget, delta, tuple(tested)).keeping(run)
+        branches.settle(chosen)
+    return Certificate(chosen, of, budget, delta, tuple(tested)).keeping(branches)
 
 
 def _budget(error: float | None, drop: float | None) -> tuple[str, float]:
+    """What is budgeted, and the budget. An error of 0 is refused, since no sample could show it."""
     if (error is None) == (drop is None):
         raise ValueError(f"error={error!r}, drop={drop!r}: the budget is one of them")
-    of, given = ("error", error) if drop is None else ("drop", drop)
-    budget = real(of, given, "the budget")
-    if not 0 <= budget < 1 or (of == "error" and budget == 0):
-        raise ValueError(f"{of}={budget!r}: must lie between 0 and 1")
-    return of, budget
+    if drop is None:
+        return "error", real("error", error, above=0, below=1, what="the budget,")
+    return "drop", real("drop", drop, least=0, below=1, what="the budget,")
 
 
-def _test(level: float, losses: Tensor, dense: Tensor, of: str, budget: float) -> Certified:
-    """The hypothesis that a candidate is over budget."""
+def _tested(branches: Branches, of: str, budget: float, delta: float) -> tuple[list[Verdict], int | None]:
+    """The verdicts up to the first that fails, and the index of the last that passes; None where the first fails."""
+    _test(0.0, branches.dense, branches.dense, of, budget)  # refuses losses that cannot be tested before any training
+    tested: list[Verdict] = []
+
+    def p_values() -> Iterator[float]:
+        for level, losses in branches:
+            tested.append(_test(level, losses, branches.dense, of, budget))
+            yield tested[-1].p
+
+    return tested, fixed_sequence(p_values(), delta)
+
+
+def _test(level: float, losses: Tensor, dense: Tensor, of: str, budget: float) -> Verdict:
+    """Test the hypothesis that a candidate is over budget."""
     if of == "error":
-        return Certified(level, float(losses.mean()), hoeffding_bentkus(losses, budget))
+        return Verdict(level, float(losses.mean()), hoeffding_bentkus(losses, budget))
     p = hoeffding_bentkus(drop_losses(losses, dense), (budget + 1) / 2)
-    return Certified(level, float((losses - dense).mean()), p)
+    return Verdict(level, float((losses - dense).mean()), p)

@@ -1,17 +1,18 @@
 """How much can go? The highest sparsity whose loss stays within a budget, over retrained candidates."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
-from prunewald.core.weights import NotYet
 from prunewald.pruner import Pruner
-from prunewald.pruning.report import Report
-from prunewald.strategies.checkpoint import Folder, State, restore_, take
-from prunewald.strategies.checks import check_functions, check_pruner, checked_levels, number, real
-from prunewald.strategies.rounds import Estimate, Round, plan, prune
+from prunewald.strategies.branches import Branches, Restorable
+from prunewald.strategies.checks import as_number, check_functions
+from prunewald.strategies.rounds import Round, SigmaFunction
+from prunewald.strategies.tabular import Tabular
+from prunewald.util.arguments import real
 from prunewald.util.files import FilePath
+from prunewald.util.tables import Cells
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 
@@ -30,44 +31,25 @@ class Candidate:
     fits: bool
 
 
-class Kept:
-    """What a search found, with its candidates: in its folder, or without one in memory for as long as this lives."""
-
-    _run: ClassVar["Candidates | None"] = None  # no field: what was found is plain data, to compare, print and pickle
-
-    def keeping(self, run: "Candidates") -> Self:
-        """The same, with the candidates of a run."""
-        object.__setattr__(self, "_run", run)
-        return self
-
-    def restore_(self, level: float | None) -> None:
-        """Set all to the candidate at a level as it was after its training, or with None to before the search.
-
-        All is the model, the optimizer, the Pruner, the copies it follows, and torch's global random numbers.
-        """
-        if self._run is None:
-            raise ValueError(
-                f"this {type(self).__name__} is a copy, without the candidates: restore from the first one"
-            )
-        self._run.settle(level)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_run"}
-
-
 @dataclass(frozen=True)
-class Search(Kept):
+class Search(Restorable, Tabular):
     """What a search tried and what it chose; prints as a table. `restore_(level)` goes to any of its candidates."""
 
     dense: float
     budget: float
     candidates: tuple[Candidate, ...]
     best: Candidate
+    _left: ClassVar = (3,)
 
-    def __str__(self) -> str:
-        head = f"{'sparsity':>8}  {'value':>8}  {'loss':>8}"
-        lines = [f"{c.sparsity:8.2%}  {c.value:8.4f}  {c.loss:+8.4f}{_mark(c, self.best)}" for c in self.candidates]
-        return "\n".join([f"dense {self.dense:.4f}, budget {self.budget:g}", head, "-" * len(head), *lines])
+    def _title(self) -> str:
+        return f"dense {self.dense:.4f}, budget {self.budget:g}"
+
+    def _table(self) -> tuple[Cells, Sequence[Cells]]:
+        rows = [(f"{c.sparsity:.2%}", f"{c.value:.4f}", f"{c.loss:+.4f}", self._mark(c)) for c in self.candidates]
+        return ("sparsity", "value", "loss", ""), rows
+
+    def _mark(self, candidate: Candidate) -> str:
+        return "<- chosen" if candidate is self.best else "" if candidate.fits else "over budget"
 
 
 def find_sparsity(
@@ -77,7 +59,7 @@ def find_sparsity(
     *,
     budget: float,
     levels: Iterable[float] = LEVELS,
-    estimate: Estimate | None = None,
+    estimate: SigmaFunction | None = None,
     folder: FilePath | None = None,
 ) -> Search:
     """Prune the model as it is now to each level, retrain each, and leave it at the highest whose loss fits the budget.
@@ -92,20 +74,19 @@ def find_sparsity(
     another budget may be asked of the same candidates. Without, they are in memory for as long as the `Search` is.
     """
     check_functions(evaluate=evaluate)
-    budget = real("budget", budget, "the loss to allow")
-    if not budget >= 0:
-        raise ValueError(f"budget={budget!r}: the loss to allow must be at least 0")
-    with Candidates(pruner, train, lambda: _value(evaluate), levels, estimate, folder) as run:
-        if math.isnan(run.dense):
+    budget = real("budget", budget, least=0, what="the loss to allow,")
+    with Branches(pruner, train, lambda: _value(evaluate), levels, estimate, folder) as branches:
+        dense = branches.dense
+        if math.isnan(dense):
             raise ValueError("evaluate() gave NaN for the model before any pruning: there is nothing to compare with")
-        found = [Candidate(level, value, run.dense - value, _fits(run.dense, value, budget)) for level, value in run]
+        found = [Candidate(level, value, dense - value, _fits(dense, value, budget)) for level, value in branches]
         fitting = [candidate for candidate in found if candidate.fits]
         if not fitting:
             tried = ", ".join(f"{c.sparsity:g} loses {c.loss:.4g}" for c in found)
             raise BudgetError(f"no level keeps the loss within {budget!r}: {tried}. Allow more, or try lower levels")
         best = max(fitting, key=lambda candidate: candidate.sparsity)
-        run.settle(best.sparsity)
-    return Search(run.dense, budget, tuple(found), best).keeping(run)
+        branches.settle(best.sparsity)
+    return Search(dense, budget, tuple(found), best).keeping(branches)
 
 
 def _fits(dense: float, value: float, budget: float) -> bool:
@@ -114,79 +95,8 @@ def _fits(dense: float, value: float, budget: float) -> bool:
     return value >= least or math.isclose(value, least, rel_tol=2e-7, abs_tol=2e-7 * abs(dense))
 
 
-class Candidates:
-    """Trains the candidates of a search one by one, each from the same start, and keeps them all.
-
-    Iterating gives each level with what was measured, from the folder where it is there already. What measuring does to
-    the model or to a statistic stays out of it. As a context, any error leaves the model as it was given.
-    """
-
-    def __init__(
-        self,
-        pruner: Pruner,
-        train: Callable[[Round], object],
-        measure: Callable[[], Any],
-        levels: Iterable[float],
-        estimate: Estimate | None,
-        folder: FilePath | None,
-        **settings: float | None,
-    ) -> None:
-        check_pruner(pruner)
-        check_functions(train=train, **({} if estimate is None else {"estimate": estimate}))
-        self._pruner, self._train, self._measure, self._estimate = pruner, train, measure, estimate
-        self._levels = checked_levels(pruner, levels)
-        self._folder = Folder(folder, plan(pruner, self._levels, estimate) | settings)
-        self._start = self._folder.load("start") or self._keep("start")
-        self.dense: Any = self._start["measured"]
-
-    def __enter__(self) -> "Candidates":
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self.settle(None)
-
-    def __iter__(self) -> Iterator[tuple[float, Any]]:
-        for index, level in enumerate(self._levels, 1):
-            state = self._folder.load(_name(level))
-            if state is None:
-                restore_(self._pruner, self._start)
-                self._train(Round(index, level, self._prune(index, level)))
-                state = self._keep(_name(level))
-            yield level, state["measured"]
-
-    def _prune(self, index: int, level: float) -> Report:
-        try:
-            return prune(self._pruner, level, self._estimate)
-        except NotYet:
-            if index == 1:
-                self._folder.drop("start")  # where there is nothing to prune by yet, more training has to count
-            raise
-
-    def _keep(self, name: str) -> State:
-        state = take(self._pruner) | {"measured": self._measure()}
-        self._folder.save(name, state)
-        return state
-
-    def settle(self, level: float | None) -> None:
-        """Leave the model at a candidate, or as it was before."""
-        state = self._start if level is None else self._folder.load(_name(real("level", level, "of a candidate")))
-        if state is None:
-            held = [known for known in self._levels if self._folder.load(_name(known)) is not None]
-            raise ValueError(f"there is no candidate at {level!r}: there are {held}, and None for before the search")
-        restore_(self._pruner, state)
-
-
 def _value(evaluate: Callable[[], float]) -> float:
-    value = number(evaluate(), "evaluate()")
+    value = as_number(evaluate(), "evaluate()")
     if value is None:
         raise TypeError("evaluate() gave None, and should give a number, higher is better")
     return value
-
-
-def _name(level: float) -> str:
-    return f"level-{float(level)!r}"
-
-
-def _mark(candidate: Candidate, best: Candidate) -> str:
-    return "  <- chosen" if candidate is best else "" if candidate.fits else "  over budget"

@@ -39,10 +39,9 @@ def read_torch(path: FilePath, what: str, remedy: str, error: type[ValueError] =
     A file that is missing or cannot be opened is an OSError; any other that cannot be read is an `error`, which says
     that it is no `what`, and why, and then the `remedy`.
     """
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
-    except Exception as reason:  # whatever a broken file makes of zip, pickle or tensors
-        said = (str(reason) or type(reason).__name__).splitlines()[0]
-        raise error(f"{os.fspath(path)!r} is no {what} ({said}): {remedy}") from reason
+    with open(path, "rb") as file:
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as reason:  # whatever a broken file makes of zip (an OSError, where it is cut off) or pickle
+            said = (str(reason) or type(reason).__name__).splitlines()[0]
+            raise error(f"{os.fspath(path)!r} is no {what} ({said}): {remedy}") from reason

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import prunewald as pw
+from prunewald.strategies import BudgetError, find_sparsity, iterative
 from tests.resuming import same
-from tests.strategies.runs import LEVELS, Work
+from tests.strategies.helpers import Work, trained
+from tests.strategies.runs import LEVELS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,20 +28,18 @@ CHOICES: dict[str, Any] = {
 }
 
 
-def trained(choice: str, seed: int = 0) -> Work:
-    work = Work(seed, device="cuda", **CHOICES[choice])
-    work.steps(12)
-    return work
+def on_gpu(choice: str, seed: int = 0) -> Work:
+    return trained(seed=seed, device="cuda", **CHOICES[choice])
 
 
 @pytest.mark.filterwarnings("ignore:standard errors from")
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("lr", [None, 0.3])
 def test_a_run_goes_on_exactly(choice, lr, tmp_path):
-    whole = trained(choice)
-    pw.strategies.iterative(whole.pruner, LEVELS, whole.train, lr=lr)
+    whole = on_gpu(choice)
+    iterative(whole.pruner, LEVELS, whole.train, lr_factor=lr)
     expected, cuda = whole.state(), torch.cuda.get_rng_state()
-    failed = trained(choice)
+    failed = on_gpu(choice)
 
     def train(one):
         if one.index == 3:
@@ -48,9 +48,9 @@ def test_a_run_goes_on_exactly(choice, lr, tmp_path):
         failed.train(one)
 
     with pytest.raises(KeyboardInterrupt):
-        pw.strategies.iterative(failed.pruner, LEVELS, train, lr=lr, folder=tmp_path)
-    fresh = trained(choice, seed=1)
-    pw.strategies.iterative(fresh.pruner, LEVELS, fresh.train, lr=lr, folder=tmp_path)
+        iterative(failed.pruner, LEVELS, train, lr_factor=lr, folder=tmp_path)
+    fresh = on_gpu(choice, seed=1)
+    iterative(fresh.pruner, LEVELS, fresh.train, lr_factor=lr, folder=tmp_path)
     assert fresh.trained == [0.7, 0.8]
     for part, value in fresh.state().items():
         assert same(value, expected[part]), part
@@ -60,9 +60,9 @@ def test_a_run_goes_on_exactly(choice, lr, tmp_path):
 @pytest.mark.filterwarnings("ignore:standard errors from")
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_search_goes_back_exactly(choice):
-    work = trained(choice)
+    work = on_gpu(choice)
     before = work.state()
-    with pytest.raises(pw.strategies.BudgetError):
-        pw.strategies.find_sparsity(work.pruner, work.train, lambda: -work.pruner.sparsity, budget=0.1, levels=LEVELS)
+    with pytest.raises(BudgetError):
+        find_sparsity(work.pruner, work.train, lambda: -work.pruner.sparsity, budget=0.1, levels=LEVELS)
     for part, value in work.state().items():
         assert same(value, before[part]), part

@@ -8,12 +8,10 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-import prunewald as pw
-from prunewald.pruning.checks import copied
-from prunewald.strategies import BudgetError
+from prunewald.strategies import BudgetError, Checkpoint, certify_sparsity, find_sparsity, iterative
+from prunewald.util.trees import copied
 from tests.resuming import same
-from tests.strategies.helpers import LEVELS
-from tests.strategies.runs import Work
+from tests.strategies.helpers import LEVELS, Work
 from tests.training import minus_zero_or_worse
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -65,7 +63,7 @@ def test_the_copy_is_that_of_the_candidate_that_was_chosen(kind, level, memory, 
 
     folder = None if memory else tmp_path
     before = work.state()
-    search = pw.strategies.find_sparsity(work.pruner, work.train, evaluate, budget=0, levels=LEVELS, folder=folder)
+    search = find_sparsity(work.pruner, work.train, evaluate, budget=0, levels=LEVELS, folder=folder)
     assert same(work.state(), expected)
     work.pruner.prune(0.9)
     search.restore_(None)
@@ -77,10 +75,10 @@ def test_without_any_that_fits_the_copy_is_as_it_was(kind):
     work = Averaged(kind)
     before = work.state()
     with pytest.raises(BudgetError):
-        pw.strategies.find_sparsity(work.pruner, work.train, lambda: -work.pruner.sparsity, budget=0.1, levels=LEVELS)
+        find_sparsity(work.pruner, work.train, lambda: -work.pruner.sparsity, budget=0.1, levels=LEVELS)
     assert same(work.state(), before)
     with pytest.raises(BudgetError):
-        pw.strategies.certify_sparsity(work.pruner, work.train, work.losses, error=0.001, levels=LEVELS)
+        certify_sparsity(work.pruner, work.train, work.losses, error=0.001, levels=LEVELS)
     assert same(work.state(), before)
 
 
@@ -89,7 +87,7 @@ def test_a_certified_copy_is_that_of_the_level():
     by_hand.pruner.prune(0.3)
     by_hand.steps(12)
     expected, work = by_hand.state(), Averaged()
-    found = pw.strategies.certify_sparsity(work.pruner, work.train, work.losses, drop=0.3, levels=(0.3, 0.95))
+    found = certify_sparsity(work.pruner, work.train, work.losses, drop=0.3, levels=(0.3, 0.95))
     assert found.sparsity == 0.3
     assert len(found.tested) == 2
     assert same(work.state(), expected)
@@ -98,7 +96,7 @@ def test_a_certified_copy_is_that_of_the_level():
 @pytest.mark.parametrize("kind", COPIES)
 def test_rounds_go_on_with_their_copy(kind, tmp_path):
     whole = Averaged(kind)
-    pw.strategies.iterative(whole.pruner, LEVELS, whole.train)
+    iterative(whole.pruner, LEVELS, whole.train)
     expected, failed = whole.state(), Averaged(kind)
 
     def train(one):
@@ -107,18 +105,18 @@ def test_rounds_go_on_with_their_copy(kind, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pw.strategies.iterative(failed.pruner, LEVELS, train, folder=tmp_path)
+        iterative(failed.pruner, LEVELS, train, folder=tmp_path)
     fresh = Averaged(kind, seed=3)
-    pw.strategies.iterative(fresh.pruner, LEVELS, fresh.train, folder=tmp_path)
+    iterative(fresh.pruner, LEVELS, fresh.train, folder=tmp_path)
     assert fresh.trained == [0.8]
     assert same(fresh.state(), expected)
 
 
 def test_a_copy_that_is_followed_no_more_is_told(tmp_path):
     work, fresh = Averaged(), Work(criterion="magnitude")
-    pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
-    with pytest.warns(UserWarning, match="the state has 1 copies of the model, and the Pruner follows 0"):
-        pw.strategies.iterative(fresh.pruner, LEVELS, fresh.train, folder=tmp_path)
+    iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
+    with pytest.warns(UserWarning, match="1 copies .* follows 0: call follow"):
+        iterative(fresh.pruner, LEVELS, fresh.train, folder=tmp_path)
 
 
 def test_a_copy_made_for_each_candidate_is_left_to_it():
@@ -135,7 +133,7 @@ def test_a_copy_made_for_each_candidate_is_left_to_it():
     def evaluate():
         return 1.0 if work.pruner.sparsity < 0.7 else 0.0
 
-    pw.strategies.find_sparsity(work.pruner, train, evaluate, budget=0, levels=LEVELS)
+    find_sparsity(work.pruner, train, evaluate, budget=0, levels=LEVELS)
     assert same(copied(made[0].state_dict()), seen[0])
     assert same(copied(made[1].state_dict()), seen[1])
     assert same(copied(made[2].state_dict()), seen[1]), "the last one made is what the Pruner follows"
@@ -148,7 +146,7 @@ def test_a_copy_made_for_each_candidate_is_left_to_it():
 @pytest.mark.parametrize("kind", COPIES)
 def test_a_rewound_copy_is_that_of_the_checkpoint_with_the_zeros(kind):
     work = Averaged(kind)
-    early = pw.strategies.Checkpoint(work.model, work.optimizer, work.average)
+    early = Checkpoint(work.model, work.optimizer, work.average)
     held = copied(work.average.state_dict())
     work.steps(12)
     inside = getattr(work.average, "module", work.average)
@@ -161,15 +159,15 @@ def test_a_rewound_copy_is_that_of_the_checkpoint_with_the_zeros(kind):
             assert not minus_zero_or_worse(param, ~alive)
         work.train(one)
 
-    pw.strategies.iterative(work.pruner, LEVELS, train, rewind=early.weights_)
+    iterative(work.pruner, LEVELS, train, rewind=early.weights_)
     assert work.trained == list(LEVELS)
 
 
 def test_a_checkpoint_without_the_copy_is_refused():
     work = Averaged()
-    early = pw.strategies.Checkpoint(work.model, work.optimizer)
-    with pytest.raises(ValueError, match=r"AveragedModel, which .*: take Checkpoint\(model, optimizer, copy\)"):
-        pw.strategies.iterative(work.pruner, LEVELS, work.train, rewind=early.weights_)
+    early = Checkpoint(work.model, work.optimizer)
+    with pytest.raises(ValueError, match=r"AveragedModel.*: take Checkpoint\(model, optimizer, copy\)"):
+        iterative(work.pruner, LEVELS, work.train, rewind=early.weights_)
     assert not work.pruner.sparsity
-    pw.strategies.iterative(work.pruner, LEVELS, work.train, rewind=early.lr_)
+    iterative(work.pruner, LEVELS, work.train, rewind=early.lr_)
     assert work.trained == list(LEVELS)

@@ -28,6 +28,7 @@ def uninterrupted(kind: str) -> dict[str, Any]:
     return go(kind, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "point"), CASES)
 def test_a_killed_run_goes_on_exactly(kind, point, outcomes):
     at = CASES.index((kind, point))

@@ -1,7 +1,7 @@
 import pytest
 from scipy import stats as reference
 
-from prunewald.statistics.paired import holm, paired
+from prunewald.statistics import holm, paired
 
 
 def test_paired_is_scipys() -> None:
@@ -22,8 +22,14 @@ def test_equal_gaps_have_no_width() -> None:
 
 @pytest.mark.parametrize(("a", "b"), [([1.0], [1.0]), ([1.0, 2.0], [1.0])])
 def test_too_few_pairs(a: list[float], b: list[float]) -> None:
-    with pytest.raises(ValueError, match=f"two or more pairs, got {len(a)} and {len(b)} values"):
+    with pytest.raises(ValueError, match=f"two or more pairs, got {len(a)} and {len(b)}"):
         paired(a, b)
+
+
+@pytest.mark.parametrize("confidence", [0, 1, 95, float("nan")])
+def test_a_confidence_out_of_range(confidence: float) -> None:
+    with pytest.raises(ValueError, match=f"confidence={confidence}: .*above 0 and below 1"):
+        paired([1.0, 2.0], [1.0, 2.5], confidence)
 
 
 def test_difference_prints_with_its_interval() -> None:
@@ -34,3 +40,9 @@ def test_holm() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
+def test_what_is_no_p_value(p: float) -> None:
+    with pytest.raises(ValueError, match=rf"p\[1\]={p}: give a p-value"):
+        holm([0.5, p])

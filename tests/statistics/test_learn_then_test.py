@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from prunewald.statistics.learn_then_test import drop_losses, fixed_sequence, hoeffding_bentkus
+from prunewald.statistics import drop_losses, fixed_sequence, hoeffding_bentkus
 
 LIMITS, SIZES = [0.02, 0.1, 0.5, 0.9], [1, 20, 300]
 
@@ -136,17 +136,17 @@ def test_the_sequence_stops_at_the_first_that_fails():
 
 @pytest.mark.parametrize("limit", [0, 1, -0.1, 1.5, math.nan])
 def test_a_limit_that_is_none(limit):
-    with pytest.raises(ValueError, match=rf"limit {limit}: give the highest expected loss"):
+    with pytest.raises(ValueError, match=rf"limit={limit}: .*above 0 and below 1"):
         hoeffding_bentkus(torch.zeros(3), limit)
 
 
 @pytest.mark.parametrize(
     ("losses", "reason"),
     [
-        ([], r"have shape \(0,\): give one number"),
-        ([[0.0, 1.0]], r"have shape \(1, 2\): give one number"),
-        (0.5, r"have shape \(\): give one number"),
-        ([0.0, 1.5], r"hold 1.5 at index 1: give numbers from 0 to 1"),
+        ([], r"have shape \(0,\): give"),
+        ([[0.0, 1.0]], r"have shape \(1, 2\): give"),
+        (0.5, r"have shape \(\): give"),
+        ([0.0, 1.5], r"hold 1.5 at index 1: give"),
         ([-0.5, 0.0], r"hold -0.5 at index 0"),
         ([0.0, 0.0, math.nan], r"hold nan at index 2"),
     ],
@@ -162,17 +162,19 @@ def test_losses_that_are_none(losses, reason):
 
 
 def test_losses_of_other_examples():
-    with pytest.raises(ValueError, match="3 losses of the pruned model and 2 of the dense one: give both"):
+    with pytest.raises(ValueError, match="3 losses .* 2 of .*: give both"):
         drop_losses(torch.zeros(3), torch.zeros(2))
 
 
 @pytest.mark.parametrize("delta", [0, 1, -0.1, math.nan])
 def test_a_delta_that_is_none(delta):
-    with pytest.raises(ValueError, match=rf"delta {delta}: give the chance"):
+    with pytest.raises(ValueError, match=rf"delta={delta}: .*above 0 and below 1"):
         fixed_sequence([0.1], delta)
 
 
-@pytest.mark.parametrize(("p", "reason"), [([], "no p-values"), ([0.0, math.nan], "p-value nan"), ([2.0], "2.0")])
+@pytest.mark.parametrize(
+    ("p", "reason"), [([], "no p-values"), ([0.0, math.nan], r"p_values\[1\]=nan"), ([2.0], r"\[0\]=2.0")]
+)
 def test_p_values_that_are_none(p, reason):
     with pytest.raises(ValueError, match=reason):
         fixed_sequence(p, 0.1)

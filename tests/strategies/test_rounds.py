@@ -4,9 +4,10 @@ import torch
 from torch import nn
 
 import prunewald as pw
+from prunewald.strategies import iterative
+from prunewald.uncertainty import FisherDiagonal, InverseFisher
 from tests.resuming import same
-from tests.strategies.helpers import CHOICES, LEVELS, adam, trained
-from tests.strategies.runs import Work
+from tests.strategies.helpers import CHOICES, LEVELS, Work, adam, trained
 from tests.training import minus_zero_or_worse
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -14,19 +15,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_it_is_the_loop_one_would_write(choice):
-    by_hand, called, looped = (trained(**CHOICES[choice]) for _ in range(3))
+    by_hand, called = (trained(**CHOICES[choice]) for _ in range(2))
     torch.manual_seed(7)
     reports = []
     for level in LEVELS:
         reports.append(by_hand.pruner.prune(level))
         last = by_hand.steps(12)
     torch.manual_seed(7)
-    found = pw.strategies.iterative(called.pruner, LEVELS, called.train)
-    torch.manual_seed(7)
-    for one in pw.rounds(looped.pruner, LEVELS):
-        looped.train(one)
+    found = iterative(called.pruner, LEVELS, called.train)
     assert same(called.state(), by_hand.state())
-    assert same(looped.state(), by_hand.state())
     assert [one.report for one in found] == reports
     assert [(one.index, one.sparsity) for one in found] == [(1, 0.3), (2, 0.6), (3, 0.8)]
     assert found[-1].result == last
@@ -83,16 +80,17 @@ def test_sigma_and_spread_are_of_the_survivors(choice, sigma):
             weight = work.model.get_parameter(name).detach()
             expected[name] = top(tau(weight, alive, sigma(history, work, name, alive)), alive, level)
 
-    for at, level in enumerate(LEVELS):
-        expect(level)
-        # One round at a time: what is expected of the next depends on the training of this one.
-        for one in pw.rounds(work.pruner, LEVELS[at : at + 1]):
-            assert all(torch.equal(work.pruner.masks[n], m) for n, m in expected.items()), level
-            work.steps(6)
-            assert one.sparsity == level
+    def train(one):
+        assert all(torch.equal(work.pruner.masks[n], m) for n, m in expected.items()), one.sparsity
+        work.steps(6)
+        if one.index < len(LEVELS):
+            expect(LEVELS[one.index])
+
+    expect(LEVELS[0])
+    assert [one.sparsity for one in iterative(work.pruner, LEVELS, train)] == list(LEVELS)
 
 
-@pytest.mark.parametrize("estimator", [pw.uncertainty.FisherDiagonal(), pw.uncertainty.InverseFisher(inverse="damped")])
+@pytest.mark.parametrize("estimator", [FisherDiagonal(), InverseFisher(inverse="damped")])
 def test_an_offline_estimate_is_made_anew_of_the_survivors(estimator):
     work = trained(criterion=pw.MagnitudeUncertainty())
     x = torch.randn(64, 6)
@@ -115,14 +113,14 @@ def test_an_offline_estimate_is_made_anew_of_the_survivors(estimator):
         assert "a dict of 4 tensors" in str(one.report)
         work.steps(6)
 
-    pw.strategies.iterative(work.pruner, LEVELS, train, estimate=estimate)
+    iterative(work.pruner, LEVELS, train, estimate=estimate)
     assert len(sigmas) == 3
     assert work.pruner.uncertainty is given
 
 
 def test_levels_may_come_from_an_iterator():
     work = trained(criterion="magnitude")
-    assert len(pw.strategies.iterative(work.pruner, (level for level in LEVELS), work.train)) == 3
+    assert len(iterative(work.pruner, (level for level in LEVELS), work.train)) == 3
 
 
 # ---- results --------------------------------------------------------------------------------------------------
@@ -131,8 +129,8 @@ def test_levels_may_come_from_an_iterator():
 @pytest.mark.parametrize("result", [0.5, np.float64(0.5), torch.tensor(0.5, requires_grad=True), np.float32(0.5)])
 def test_a_result_is_a_number_that_the_folder_keeps(result, tmp_path):
     work = trained(criterion="magnitude")
-    first = pw.strategies.iterative(work.pruner, LEVELS, lambda one: result, folder=tmp_path)
-    again = pw.strategies.iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
+    first = iterative(work.pruner, LEVELS, lambda one: result, folder=tmp_path)
+    again = iterative(work.pruner, LEVELS, work.train, folder=tmp_path)
     assert first == again
     assert [type(one.result) for one in again] == [float] * 3
     assert str(first[1].report) == str(again[1].report)
@@ -140,5 +138,5 @@ def test_a_result_is_a_number_that_the_folder_keeps(result, tmp_path):
 
 def test_any_other_result_is_an_error():
     work = trained(criterion="magnitude")
-    with pytest.raises(TypeError, match="the training at 0.3 gave dict, and should give a number"):
-        pw.strategies.iterative(work.pruner, LEVELS, lambda one: {"loss": 1.0})
+    with pytest.raises(TypeError, match="training at 0.3 gave dict"):
+        iterative(work.pruner, LEVELS, lambda one: {"loss": 1.0})

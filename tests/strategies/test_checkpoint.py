@@ -3,9 +3,10 @@ import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import prunewald as pw
-from prunewald.pruning.checks import copied
-from tests.strategies.helpers import LEVELS, adam, trained
-from tests.strategies.runs import Work
+from prunewald.strategies import Checkpoint, iterative
+from prunewald.util.trees import copied
+from tests.resuming import same
+from tests.strategies.helpers import LEVELS, Work, adam, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_rewound_weights_are_those_of_the_checkpoint_where_they_are_alive():
     work = Work(optimizer=adam)
     work.steps(5)
-    early, weights = pw.strategies.Checkpoint(work.model, work.optimizer), copied(work.model.state_dict())
+    early, weights = Checkpoint(work.model, work.optimizer), copied(work.model.state_dict())
     moments = copied(work.optimizer.state_dict())
     work.steps(20)
     work.optimizer.param_groups[0]["lr"] = 0.5
@@ -34,8 +35,29 @@ def test_rewound_weights_are_those_of_the_checkpoint_where_they_are_alive():
         work.steps(12)
         seen.append(masks)
 
-    pw.strategies.iterative(work.pruner, LEVELS, train, rewind=early.weights_)
+    iterative(work.pruner, LEVELS, train, rewind=early.weights_)
     assert [round(float(1 - m["0.weight"].float().mean()), 1) for m in seen] == [0.3, 0.6, 0.8]
+
+
+def test_both_ways_back_can_be_called():
+    work = trained(optimizer=adam)
+    early, before = Checkpoint(torch.compile(work.model), work.optimizer), work.state()
+    work.steps(3)
+    weights = copied(work.model.state_dict())
+    work.optimizer.param_groups[0]["lr"] = 0.5
+    early.lr_()
+    assert work.optimizer.param_groups[0]["lr"] == 0.01
+    assert same(copied(work.model.state_dict()), weights), "the weights stay"
+    early.weights_()
+    assert same(work.state()["model"], before["model"])
+    assert same(work.state()["optimizer"], before["optimizer"])
+
+
+def test_a_way_back_has_the_name_that_one_gives():
+    work = trained(criterion="magnitude")
+    early = Checkpoint(work.model, work.optimizer)
+    with pytest.raises(ValueError, match=r"lr_factor=0.1 and rewind=checkpoint.lr_ .*: give one"):
+        iterative(work.pruner, LEVELS, work.train, rewind=early.lr_, lr_factor=0.1)
 
 
 def decayed(work, begun):
@@ -54,7 +76,7 @@ def decayed(work, begun):
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)])
 def test_a_rewound_learning_rate_starts_every_round_alike(lr):
     work = trained(uncertainty=pw.SecondMoment(), optimizer=lambda params: torch.optim.SGD(params, lr=lr, foreach=True))
-    early, begun, weights = pw.strategies.Checkpoint(work.model, work.optimizer), [], []
+    early, begun, weights = Checkpoint(work.model, work.optimizer), [], []
     decayed(work, [])(None)
     held = work.optimizer.param_groups[0]["lr"]
     assert held < 1e-6
@@ -64,7 +86,7 @@ def test_a_rewound_learning_rate_starts_every_round_alike(lr):
         weights.append(copied(work.model.state_dict()))
         train(one)
 
-    pw.strategies.iterative(work.pruner, LEVELS, watched, rewind=early.lr_)
+    iterative(work.pruner, LEVELS, watched, rewind=early.lr_)
     assert begun == [pytest.approx(0.1)] * 3
     assert not torch.equal(weights[0]["0.weight"][0], weights[1]["0.weight"][0]), "the weights go on"
     if isinstance(held, torch.Tensor):
@@ -73,7 +95,7 @@ def test_a_rewound_learning_rate_starts_every_round_alike(lr):
 
 def test_a_rewound_learning_rate_is_also_what_the_next_scheduler_begins_with():
     work, begun = trained(criterion="magnitude"), []
-    early = pw.strategies.Checkpoint(work.model, work.optimizer)
+    early = Checkpoint(work.model, work.optimizer)
     work.optimizer.param_groups[0]["lr"] = 7.0
     LambdaLR(work.optimizer, lambda step: 1.0)  # leaves its initial_lr behind, and LambdaLR goes by that
 
@@ -81,12 +103,12 @@ def test_a_rewound_learning_rate_is_also_what_the_next_scheduler_begins_with():
         LambdaLR(work.optimizer, lambda step: 1.0)
         begun.append(work.optimizer.param_groups[0]["lr"])
 
-    pw.strategies.iterative(work.pruner, LEVELS, train, rewind=early.lr_)
+    iterative(work.pruner, LEVELS, train, rewind=early.lr_)
     assert begun == [0.1] * 3
 
 
 def test_without_rewinding_a_decay_lasts():
     """Guards the test above."""
     work, begun = trained(criterion="magnitude"), []
-    pw.strategies.iterative(work.pruner, LEVELS, decayed(work, begun))
+    iterative(work.pruner, LEVELS, decayed(work, begun))
     assert begun[1:] == [pytest.approx(0, abs=1e-6)] * 2
