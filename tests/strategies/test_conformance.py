@@ -10,13 +10,14 @@ from torch import nn
 
 import prunewald as pw
 from prunewald import strategies
-from prunewald.util.registry import brief, make, parts
+from prunewald.core.base import Offline, Online
+from prunewald.util.registry import brief, known, make
 from tests.training import SMALL, minus_zero_or_worse, net, one_step
 
-CRITERIA = {name: make("criterion", name) for name in sorted(parts("criterion"))}
-ESTIMATORS = {name: make("uncertainty", name) for name in sorted(parts("uncertainty"))}
-ONLINE = [name for name, part in ESTIMATORS.items() if hasattr(part, "update_")]
-OFFLINE = [name for name, part in ESTIMATORS.items() if hasattr(part, "estimate")]
+CRITERIA = {name: make("criterion", name) for name in sorted(known("criterion"))}
+ESTIMATORS = {name: make("uncertainty", name) for name in sorted(known("uncertainty"))}
+ONLINE = [name for name, part in ESTIMATORS.items() if isinstance(part, Online)]
+OFFLINE = [name for name, part in ESTIMATORS.items() if isinstance(part, Offline)]
 SIGMA = [name for name, part in CRITERIA.items() if part.uses_sigma]
 LEVEL = 0.7
 

@@ -174,6 +174,7 @@ def run_plan(pruner: Pruner, levels: Iterable[float], estimate: SigmaFunction | 
     """What must be the same when a run goes on from its folder, as JSON can hold it."""
     uncertainty = pruner.uncertainty
     given = estimate is not None or (uncertainty is not None and not uncertainty.learns)
+    own = "default" if uncertainty is None else brief(uncertainty.with_horizon(None))
     return {
         "levels": list(levels),
         "criterion": "default" if pruner.criterion is None else brief(pruner.criterion),
