@@ -5,6 +5,7 @@ from prunewald.uncertainty.analytic import InverseFisher, Sandwich, SGDAsymptoti
 from prunewald.uncertainty.batch_means import BatchMeans
 from prunewald.uncertainty.bootstrap import Bootstrap
 from prunewald.uncertainty.fisher_diagonal import FisherDiagonal
+from prunewald.uncertainty.given import Given
 from prunewald.uncertainty.layer_least_squares import LayerLeastSquares
 from prunewald.uncertainty.pseudo_bootstrap import PseudoBootstrap
 from prunewald.uncertainty.second_moment import SecondMoment
@@ -14,6 +15,7 @@ __all__ = [
     "Bootstrap",
     "Estimate",
     "FisherDiagonal",
+    "Given",
     "InverseFisher",
     "LayerLeastSquares",
     "Offline",

@@ -69,7 +69,7 @@ def make(name_of_kind: str, choice: Any) -> Any:
     part = choice if isinstance(choice, own.base) else own.wrap(choice)
     if part is None:
         names = ", ".join(map(repr, sorted(own.known)))
-        raise TypeError(f"{name_of_kind}={choice!r}: give one such as {own.example}, or a short name: {names}")
+        raise TypeError(f"{name_of_kind}={repr(choice)[:200]}: give one such as {own.example}, or a short name: {names}")
     return part
 
 
