@@ -23,7 +23,7 @@ CHECKPOINT = Checkpoint(NET, torch.optim.SGD(NET.parameters()))
     [
         ((0.5, 0.9, 0.8), {}, r"\(0.5, 0.9, 0.8\).* 0.9 to 0.8"),
         ((0.5, 0.5), {}, "0.5 twice"),
-        ((), {}, "no levels"),
+        ((), {}, r"levels=\(\)"),
         ((0.5, 1.0), {}, r"1\.0"),
         ((0.5, math.nan), {}, "nan"),
         (0.9, {}, "levels=0.9: give rising"),

@@ -178,11 +178,7 @@ def run_plan(pruner: Pruner, levels: Iterable[float], estimate: SigmaFunction | 
     return {
         "levels": list(levels),
         "criterion": "default" if pruner.criterion is None else brief(pruner.criterion),
-        "uncertainty": "given"
-        if given
-        else "default"
-        if uncertainty is None
-        else brief(uncertainty.with_horizon(None)),
+        "uncertainty": "given" if given else own,
         "scope": brief(pruner.scope),
         "pattern": brief(pruner.pattern),
         "optimizers": [type(optimizer).__name__ for optimizer in pruner.optimizers],

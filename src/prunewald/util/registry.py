@@ -68,8 +68,8 @@ def make(name_of_kind: str, choice: Any) -> Any:
         return choice()
     part = choice if isinstance(choice, own.base) else own.wrap(choice)
     if part is None:
-        names = ", ".join(map(repr, sorted(own.known)))
-        raise TypeError(f"{name_of_kind}={repr(choice)[:200]}: give one such as {own.example}, or a short name: {names}")
+        given, names = repr(choice)[:200], ", ".join(map(repr, sorted(own.known)))
+        raise TypeError(f"{name_of_kind}={given}: give one such as {own.example}, or a short name: {names}")
     return part
 
 
