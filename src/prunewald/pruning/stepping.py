@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from prunewald.model.optimizers import with_closures
 from prunewald.pruning.holding.base import Holding
 
 
@@ -52,12 +53,10 @@ class Stepping:
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         own = self._owners[self._at(optimizer)]
-        if not any(map(callable, (*args, *kwargs.values()))):
+        given = with_closures(args, kwargs, lambda closure: self._around(closure, own))
+        if given is None:
             self._ready_(own)
-            return None
-        wrap = self._around
-        given = [wrap(a, own) if callable(a) else a for a in args]
-        return tuple(given), {key: wrap(a, own) if callable(a) else a for key, a in kwargs.items()}
+        return given
 
     def _around(self, closure: Callable[..., Any], own: Collection[str]) -> Callable[..., Any]:
         """A closure that evaluates the model with settled weights, and leaves them ready for the optimizer."""

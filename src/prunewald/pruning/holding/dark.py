@@ -38,6 +38,8 @@ class Dark(Holding):
             if name not in self._values:
                 self._values[name] = self._zeros.params[name].detach().clone()
                 self._zeros.hold_(name)
+            elif name in names:  # something else, such as load_state_dict, may have written to them since
+                self._zeros.hold_(name)
 
     @contextmanager
     def in_sight(self) -> Iterator[None]:
