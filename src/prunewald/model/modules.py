@@ -10,7 +10,9 @@ from torch.optim.swa_utils import AveragedModel
 
 def plain(model: nn.Module) -> nn.Module:
     """The module inside what torch.compile returns, whose parameters have the names the user knows."""
-    inside: nn.Module = getattr(model, "_orig_mod", model)
+    inside = getattr(model, "_orig_mod", model)
+    if not isinstance(inside, nn.Module):
+        raise TypeError(f"model={repr(inside)[:200]}: give a torch.nn.Module")
     return inside
 
 

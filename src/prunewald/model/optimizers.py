@@ -105,12 +105,16 @@ def forget_history_(optimizer: Optimizer) -> None:
 
 def as_list(given: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
     """One optimizer, several, or none, as a list with each once."""
-    optimizers = [] if given is None else [given] if isinstance(given, Optimizer) else list(given)
-    optimizers = list({id(one): one for one in optimizers}.values())
-    for one in optimizers:
+    if given is None:
+        return []
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    for one in several:
         if not isinstance(one, Optimizer):
-            raise TypeError(f"optimizer must be a torch.optim.Optimizer or a list of them, not {one!r}")
-    return optimizers
+            raise TypeError(
+                f"optimizer={repr(one)[:200]}: give a torch.optim.Optimizer, or a list of them; a sparsity is for "
+                "prune(), as in Pruner(model, optimizer).prune(0.9)"
+            )
+    return list({id(one): one for one in several}.values())
 
 
 def owned(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list[list[str]]:

@@ -87,7 +87,7 @@ def _as_list(targets: Iterable[Target] | Target | None) -> list[Target]:
         return []
     if isinstance(targets, str | type | nn.Module | nn.Parameter) or _is_slice(targets):
         return [cast(Target, targets)]
-    return list(cast(Iterable[Target], targets))
+    return list(targets) if isinstance(targets, Iterable) else [targets]
 
 
 def _is_slice(target: object) -> bool:
