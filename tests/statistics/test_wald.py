@@ -43,3 +43,23 @@ def test_degrees_of_freedom_that_are_none(df):
 def test_an_unknown_way_to_count_discoveries():
     with pytest.raises(ValueError, match="method='holm': .*'bh', 'by'"):
         discoveries(torch.rand(3), 0.1, "holm")
+
+
+@pytest.mark.parametrize("df", [None, 7])
+def test_thresholds_both_ways(df):
+    z = critical_value(0.03, df)
+    assert float(p_value(torch.tensor([z], dtype=torch.float64), df)) == pytest.approx(0.03)
+    assert z == pytest.approx(stats.t.isf(0.015, df) if df else stats.norm.isf(0.015))
+
+
+def test_t_is_wider_than_normal():
+    weight, se = torch.tensor([2.0]), torch.tensor([1.0])
+    assert wald_test(weight, se, df=5).p > wald_test(weight, se).p
+
+
+def test_yekutieli_is_stricter_than_hochberg():
+    p = torch.rand(500, generator=torch.Generator().manual_seed(0)) ** 3
+    bh, by = discoveries(p, 0.1), discoveries(p, 0.1, "by")
+    assert (by <= bh).all()
+    assert by.sum() < bh.sum()
+    assert discoveries(torch.zeros(0), 0.1).numel() == 0
