@@ -35,16 +35,22 @@ class Watcher:
         self.optimizers = {name: optimizers[at] for name, at in self._at.items()} if optimizers else {}  # by parameter
         self.restart()
         self._handles: list[Any] = []
-        if statistic is not None:
-            self._watch_(model, statistic)
+        self._watch_(model)
 
-    def _watch_(self, model: nn.Module, statistic: Statistic) -> None:
+    def _watch_(self, model: nn.Module) -> None:
+        """Let both register hooks of their own on the model; on an error none stays."""
         try:
             for at, own in enumerate(self._owners):
-                self._handles += statistic.watch(model, own, partial(self._statistics_at, at))
-        except ValueError:
+                if self._online is not None:
+                    self._handles += self._online.watch(model, own, partial(self._state_at, at))
+                if self._statistic is not None:
+                    self._handles += self._statistic.watch(model, own, partial(self._statistics_at, at))
+        except Exception:
             self.release()
             raise
+
+    def _state_at(self, at: int) -> State:
+        return self._states[at]
 
     def _statistics_at(self, at: int) -> State:
         return self._statistics[at]
