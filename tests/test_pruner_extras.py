@@ -10,7 +10,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import prunewald as pw
 from tests.resuming import same
-from tests.training import closure_step, fused, hooks_on, loss_of, minus_zero_or_worse, net, one_step, sgd
+from tests.training import assert_zeros, closure_step, fused, hooks_on, loss_of, net, one_step, sgd, train
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -22,15 +22,8 @@ def trained(steps: int = 8, seed: int = 0, **options: Any) -> tuple[Any, Any, pw
     model = net(seed)
     optimizer = sgd(model)
     pruner = pw.Pruner(model, optimizer, **{"uncertainty": pw.PseudoBootstrap(last=4), **options})
-    for step in range(steps):
-        one_step(model, optimizer, step)
+    train(model, optimizer, steps)
     return model, optimizer, pruner
-
-
-def assert_zeros(model: nn.Module, masks: dict[str, Tensor]) -> None:
-    for name, mask in masks.items():
-        assert not mask.all()
-        assert not minus_zero_or_worse(model.get_parameter(name), ~mask), name
 
 
 def snapshot(model: nn.Module, optimizer: Any, pruner: pw.Pruner) -> Any:
@@ -119,7 +112,7 @@ def test_the_window_starts_anew_and_the_masks_are_copied():
     model, optimizer, pruner = trained()
     masks = {name: p.abs() > 0.1 for name, p in model.named_parameters() if p.dim() == 2}
     pruner.set_masks(masks)
-    with pytest.raises(ValueError, match=r"has 0 snapshot\(s\)"):
+    with pytest.raises(ValueError, match="0 snapshot"):
         pruner.prune(0.9)
     masks["0.weight"][:] = False
     assert pruner.masks["0.weight"].any()
@@ -145,11 +138,11 @@ def good() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("masks", "message"),
     [
-        ({}, r"they lack \['0.weight', '2.weight'\] and have \[\] besides"),
-        (good() | {"0.bias": torch.ones(8).bool()}, r"they lack \[\] and have \['0.bias'\] besides"),
-        (good() | {"2.weight": torch.ones(4, 8)}, "mask of '2.weight' is torch.float32, and should be a bool tensor"),
-        (good() | {"2.weight": [True]}, "mask of '2.weight' is list"),
-        (good() | {"2.weight": torch.ones(8, 4).bool()}, r"'2.weight' has shape \(8, 4\), not \(4, 8\)"),
+        ({}, "'0.weight'.*'2.weight'.*pruner.masks"),
+        (good() | {"0.bias": torch.ones(8).bool()}, "'0.bias'"),
+        (good() | {"2.weight": torch.ones(4, 8)}, "'2.weight'.*torch.float32.*bool"),
+        (good() | {"2.weight": [True]}, "'2.weight'.*list.*bool"),
+        (good() | {"2.weight": torch.ones(8, 4).bool()}, r"'2.weight'.*\(8, 4\).*\(4, 8\)"),
     ],
 )
 def test_masks_that_do_not_fit_are_refused_and_nothing_changes(masks, message):
@@ -160,11 +153,11 @@ def test_masks_that_do_not_fit_are_refused_and_nothing_changes(masks, message):
     assert same(snapshot(model, optimizer, pruner), before)
 
 
-def test_nothing_is_imposed_after_detach():
+def test_no_masks_are_set_after_detach():
     model, _, pruner = trained()
     pruner.detach()
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match="this Pruner was detached"):
+    with pytest.raises(ValueError, match="detached: make a new one"):
         pruner.set_masks(good())
     assert same(dict(model.state_dict()), dict(before))
 
@@ -241,6 +234,7 @@ def test_following_begins_at_once_and_ends_with_detach():
     assert_zeros(model, pruner.masks)
 
 
+@pytest.mark.slow
 def test_a_copy_of_another_type_and_a_compiled_one():
     _, _, pruner = trained(criterion="magnitude")
     pruner.prune(0.5)
@@ -253,9 +247,9 @@ def test_a_copy_of_another_type_and_a_compiled_one():
 @pytest.mark.parametrize(
     ("copied", "message"),
     [
-        (lambda model: nn.Sequential(nn.Linear(6, 8)), "Sequential is no copy of the model: its '2.weight' is missing"),
-        (lambda model: nn.Sequential(nn.Linear(6, 9)), r"its '0.weight' is of shape \(9, 6\), and should .* \(8, 6\)"),
-        (lambda model: model, "'0.weight' is the model's own parameter"),
+        (lambda model: nn.Sequential(nn.Linear(6, 8)), "Sequential.*'2.weight' is missing"),
+        (lambda model: nn.Sequential(nn.Linear(6, 9)), r"'0.weight'.*\(9, 6\).*\(8, 6\)"),
+        (lambda model: model, "'0.weight'.*AveragedModel"),
     ],
 )
 def test_what_is_no_copy_is_refused(copied, message):
@@ -300,7 +294,7 @@ def test_a_statistic_that_cannot_watch_one_optimizers_weights_leaves_no_hook():
 
     model = Odd()
     optimizers = [torch.optim.SGD([model.fine.weight], lr=0.1), torch.optim.SGD([model.own], lr=0.1)]
-    with pytest.raises(ValueError, match="'own' is the weight of no"):
+    with pytest.raises(ValueError, match="'own'"):
         pw.Pruner(model, optimizers, criterion="wanda")
     assert not model.fine._forward_pre_hooks
     assert hooks_on(model, *optimizers) == 0

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 import prunewald as pw
 from tests.resuming import same
-from tests.training import loss_of, minus_zero_or_worse, net, one_step, sgd
+from tests.training import loss_of, net, one_step, sgd, train, zeros_hold
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,10 +28,6 @@ ESTIMATORS: dict[str, Any] = {
     "second-moment": pw.SecondMoment(),
 }
 each_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
-
-
-def zeros_hold(model: nn.Module, pruner: pw.Pruner) -> bool:
-    return not any(minus_zero_or_worse(model.get_parameter(name), ~mask) for name, mask in pruner.masks.items())
 
 
 @contextmanager
@@ -207,8 +203,7 @@ def test_zeros_hold(name, options):
     model = net().to("cuda")
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01, **options)
     pruner = pw.Pruner(model, optimizer, criterion="magnitude")
-    for step in range(3):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 3)
     pruner.prune(0.8)
     before = model[0].weight.detach().clone()
     for step in range(3, 6):

@@ -58,6 +58,7 @@ def test_saving_every_few_steps_changes_nothing(recipe, tmp_path):
     assert same(run.go().state(), uninterrupted(recipe))
 
 
+@pytest.mark.slow
 def test_going_on_in_a_new_process_is_exact(tmp_path):
     Run("rolling").go(20).save(tmp_path / "checkpoint")  # after a pruning, inside the next window
     command = [sys.executable, "-m", "tests.resuming", "rolling", tmp_path / "checkpoint", tmp_path / "outcome"]

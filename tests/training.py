@@ -1,7 +1,7 @@
 """A small training loop whose batches come from the step number, and every optimizer of the running torch."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -169,3 +169,36 @@ def hooks_on(model: nn.Module, *optimizers: Optimizer) -> int:
     on_params = [getattr(p, "_post_accumulate_grad_hooks", None) or {} for p in model.parameters()]
     on_steps = [o._optimizer_step_post_hooks for o in optimizers]
     return sum(map(len, on_params)) + sum(map(len, on_steps))
+
+
+def wide(seed: int = 0) -> nn.Sequential:
+    """Three matrices, of 120, 400 and 80 weights."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 4))
+
+
+def train(model: nn.Module, optimizer: Optimizer, steps: int, *, first: int = 0) -> None:
+    """Everybody's training loop, on the batches of so many steps from the first on."""
+    for step in range(first, first + steps):
+        one_step(model, optimizer, step)
+
+
+def assert_zeros(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
+    """Every mask prunes something, and all that is pruned is +0.0."""
+    for name, mask in masks.items():
+        assert not mask.all()
+        assert not minus_zero_or_worse(model.get_parameter(name), ~mask), name
+
+
+def zeros_hold(model: nn.Module, pruner: pw.Pruner) -> bool:
+    """Whether all that a Pruner has pruned is +0.0 in a model."""
+    return not any(minus_zero_or_worse(model.get_parameter(name), ~mask) for name, mask in pruner.masks.items())
+
+
+def trained_pruner(optimizer: Any = torch.optim.Adam, steps: int = 30, **choice: Any) -> pw.Pruner:
+    """A Pruner on the model with three matrices, after some steps."""
+    model = wide()
+    made = optimizer(model.parameters(), lr=1e-3)
+    pruner = pw.Pruner(model, made, **choice)
+    train(model, made, steps)
+    return pruner

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import prunewald as pw
+from tests.pruning.helpers import CUBIC, LEVELS, adam, go
 from tests.resuming import same
-from tests.pruning.test_gradual import CUBIC, LEVELS, adam, go
 from tests.training import hooks_on, loss_of, net, sgd
 
 pytestmark = [
@@ -26,18 +26,21 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"uncertainty": pw.PseudoBootstrap(last=5, total_steps=20)}, "with a schedule, leave that out"),
+        ({"uncertainty": pw.PseudoBootstrap(last=5, total_steps=20)}, "total_steps.*leave that out"),
         (
             {"uncertainty": pw.PseudoBootstrap(), "schedule": pw.Cubic(0.9, end=20, every=1)},
-            r"prunes at step 1, and PseudoBootstrap\(last=200.*\) can tell nothing before step 2: begin later",
+            r"step 1.*PseudoBootstrap\(last=200.*step 2: begin later",
         ),
         (
             {"uncertainty": pw.PseudoBootstrap(every=7), "schedule": pw.Stairs((0.5,), begin=13)},
-            "13, .* before step 14",
+            "13,.*14: begin later",
         ),
-        ({"uncertainty": pw.BatchMeans(length=7), "schedule": pw.Stairs((0.5,), begin=13)}, "13, .* before step 14"),
-        ({"pattern": "n-of-m"}, r"ends at 0.8, but KeepNOfM\(.*\) prunes 0.5 and no more: set final=0.5"),
-        ({"schedule": "cubical"}, "unknown schedule 'cubical'; known: cubic, stairs"),
+        (
+            {"uncertainty": pw.BatchMeans(length=7), "schedule": pw.Stairs((0.5,), begin=13)},
+            "13,.*14: begin later",
+        ),
+        ({"pattern": "n-of-m"}, r"KeepNOfM\(.*set final=0.5"),
+        ({"schedule": "cubical"}, "'cubical'.*cubic, stairs"),
     ],
 )
 def test_what_cannot_work_is_refused_and_nothing_is_attached(options, message):
@@ -49,7 +52,7 @@ def test_what_cannot_work_is_refused_and_nothing_is_attached(options, message):
 
 
 def test_a_schedule_that_is_none_is_refused():
-    with pytest.raises(TypeError, match=r"schedule=0.9: give one such as Cubic"):
+    with pytest.raises(TypeError, match="schedule=0.9.*Cubic"):
         pw.Pruner(net(), schedule=0.9)
 
 
@@ -66,7 +69,7 @@ def test_a_pruning_that_has_to_wait_is_made_up_for(estimator):
     pruner = pw.Pruner(model, sgd(model), uncertainty=estimator, schedule=pw.Stairs((0.5, 0.8), begin=5, every=10))
     go(pruner, range(4))
     pruner.prune(0.1)  # the window starts anew, one step before the schedule's first level
-    with pytest.warns(UserWarning, match=r"step 5 is put off until it can be: .* needs two"):
+    with pytest.warns(UserWarning, match="step 5 is put off.*needs two"):
         go(pruner, range(4, 5))
     steps = 1
     while pruner.sparsity < 0.4:
@@ -111,7 +114,7 @@ def test_weights_that_are_not_finite_are_an_error_at_once():
     pruner = pw.Pruner(model, sgd(model), criterion="magnitude", schedule=CUBIC)
     with torch.no_grad():
         model[0].weight[0, 0] = torch.nan
-    with pytest.raises(ValueError, match="'0.weight' has NaN"):
+    with pytest.raises(ValueError, match="'0.weight'.*earlier checkpoint"):
         go(pruner, range(2))
 
 

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 import prunewald as pw
-from tests.training import batch, loss_of, minus_zero_or_worse, net, one_step, sgd
+from tests.training import batch, loss_of, minus_zero_or_worse, net, sgd, train
 
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"lr": 0.1}),
@@ -126,8 +126,7 @@ def running(
     model = net(seed)
     made = optimizer(model)
     surgery = pw.Surgery(model, made, **{"sparsity": 0.6, "criterion": "magnitude", "gamma": 0.0, **options})
-    for step in range(steps):
-        one_step(model, made, step)
+    train(model, made, steps)
     return model, made, surgery
 
 
@@ -143,12 +142,6 @@ def full(surgery: pw.Surgery) -> dict[str, Tensor]:
 
 def gradients(model: Any) -> dict[str, Any]:
     return {name: model.get_parameter(name).grad for name in NAMES}
-
-
-def assert_zeros(model: nn.Module, masks: dict[str, Tensor]) -> None:
-    for name, mask in masks.items():
-        assert not mask.all()
-        assert not minus_zero_or_worse(model.get_parameter(name), ~mask), name
 
 
 def stored(state: Any) -> Any:

@@ -11,8 +11,8 @@ from torch.optim.swa_utils import AveragedModel
 
 import prunewald as pw
 from tests.resuming import same
-from tests.strategies.surgery_helpers import LEVELS, NAMES, Guo, adam, assert_zeros, full, make, running
-from tests.training import closure_step, fused, loss_of, net, one_step, sgd
+from tests.strategies.surgery_helpers import LEVELS, NAMES, Guo, adam, full, make, running
+from tests.training import assert_zeros, closure_step, fused, loss_of, net, one_step, sgd
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -10,8 +10,8 @@ from torch import nn
 
 import prunewald as pw
 from tests.resuming import same
-from tests.strategies.surgery_helpers import assert_zeros, full, gradients, running
-from tests.training import hooks_on, net, one_step, sgd
+from tests.strategies.surgery_helpers import full, gradients, running
+from tests.training import assert_zeros, hooks_on, net, one_step, sgd
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -6,8 +6,8 @@ from torch.amp import GradScaler
 
 import prunewald as pw
 from tests.resuming import same
-from tests.strategies.surgery_helpers import LEVELS, assert_zeros, full, make, on_cpu
-from tests.training import fused, loss_of, net, one_step
+from tests.strategies.surgery_helpers import LEVELS, full, make, on_cpu
+from tests.training import assert_zeros, fused, loss_of, net, one_step
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

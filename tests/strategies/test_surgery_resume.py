@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 
 import prunewald as pw
 from tests.resuming import same
-from tests.strategies.surgery_helpers import adam, assert_zeros, running, stored
-from tests.training import closure_step, net, one_step, sgd
+from tests.strategies.surgery_helpers import adam, running, stored
+from tests.training import assert_zeros, closure_step, net, one_step, sgd, train
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -90,8 +90,7 @@ def test_a_state_in_memory_is_not_emptied_by_training_on():
     model, optimizer, surgery = running()
     state = surgery.state_dict()
     before = copy.deepcopy(state)
-    for step in range(12, 15):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 3, first=12)
     assert same(state, before)
 
 

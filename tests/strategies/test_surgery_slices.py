@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.util.registry import parts
-from tests.strategies.surgery_helpers import adam, assert_zeros, running
-from tests.training import hooks_on, net, one_step, sgd
+from prunewald.util.registry import known
+from tests.strategies.surgery_helpers import adam, running
+from tests.training import assert_zeros, hooks_on, net, one_step, sgd, train
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -28,7 +28,7 @@ ESTIMATES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("uncertainty", "scope"), [*zip(ESTIMATES, ["layer", "global", "row"] * 2, strict=True)])
-@pytest.mark.parametrize("criterion", sorted(parts("criterion")))
+@pytest.mark.parametrize("criterion", sorted(known("criterion")))
 def test_every_criterion_operates_by_every_estimator(criterion, uncertainty, scope):
     model, _, surgery = running(9, adam, criterion=criterion, uncertainty=ESTIMATES[uncertainty], scope=scope)
     assert_zeros(model, surgery.masks)
@@ -66,8 +66,7 @@ def test_a_layer_without_a_gradient_is_waited_for():
     surgery = pw.Surgery(model, optimizer, sparsity=0.6, gamma=0.0)
     with pytest.warns(UserWarning, match=r"surgery waits, at step 1, .*'0.weight' got no gradient"):
         one_step(model, optimizer, 0)
-    for step in range(1, 4):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 3, first=1)
     assert_zeros(model, surgery.masks)
 
 
@@ -76,8 +75,7 @@ def test_parts_of_a_parameter():
     optimizer = sgd(model)
     rows = ["0.weight[0]", "0.weight[1]"]
     pw.Surgery(model, optimizer, sparsity=0.5, criterion="magnitude", scope="row", targets=rows, gamma=0.0, margin=0.0)
-    for step in range(5):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 5)
     assert (model[0].weight == 0).sum(1).tolist() == [3, 3, 0, 0, 0, 0, 0, 0]
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 import prunewald as pw
-from tests.training import closure_step, loss_of, minus_zero_or_worse, net, one_step, sgd
+from tests.training import assert_zeros, closure_step, loss_of, net, one_step, sgd, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -16,16 +16,9 @@ def pruned(seed: int = 0) -> tuple[nn.Module, torch.optim.SGD, pw.Pruner]:
     model = net(seed)
     optimizer = sgd(model)
     pruner = pw.Pruner(model, optimizer, criterion="magnitude")
-    for step in range(3):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 3)
     pruner.prune(0.8)
     return model, optimizer, pruner
-
-
-def assert_zeros(model: nn.Module, masks: dict[str, Tensor]) -> None:
-    for name, mask in masks.items():
-        assert not mask.all()
-        assert not minus_zero_or_worse(model.get_parameter(name), ~mask), name
 
 
 def plain_grads(model: nn.Module, *steps: int) -> dict[str, Tensor]:
@@ -130,8 +123,7 @@ def test_rprop_goes_back_to_the_learning_rate_of_the_group():
     groups = [{"params": model[0].parameters(), "lr": 0.05}, {"params": model[2].parameters(), "lr": 0.02}]
     optimizer = torch.optim.Rprop(groups)
     pruner = pw.Pruner(model, optimizer, criterion="magnitude")
-    for step in range(4):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 4)
     pruner.prune(0.8)
     for name, lr in {"0.weight": 0.05, "2.weight": 0.02}.items():
         size, mask = optimizer.state[model.get_parameter(name)]["step_size"], pruner.masks[name]
@@ -253,6 +245,5 @@ def test_a_layer_pruned_while_frozen_gets_its_gradient_masked_once_it_trains():
     pruner = pw.Pruner(model, optimizer, criterion="magnitude")
     pruner.prune(0.8)
     model[0].weight.requires_grad_(True)
-    for step in range(2):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 2)
     assert not model[0].weight.grad[~pruner.masks["0.weight"]].any()

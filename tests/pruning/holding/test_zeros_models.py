@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 import prunewald as pw
-from tests.training import minus_zero_or_worse, net, one_step, sgd
+from tests.training import minus_zero_or_worse, net, one_step, sgd, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -97,8 +97,7 @@ def test_zeros_hold(kind, estimator):
     model = build(kind)
     optimizer = sgd(model, weight_decay=0.01)
     pruner = pw.Pruner(model, optimizer, uncertainty=ESTIMATORS[estimator])
-    for step in range(4):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 4)
     report = pruner.prune(0.8)
     assert [row.name for row in report.rows] == WEIGHTS.get(kind, list(pruner.masks))
     start = {name: model.get_parameter(name).detach().clone() for name in pruner.masks}
@@ -116,8 +115,7 @@ def test_tied_weights_have_one_mask_and_are_zero_in_both_uses():
     optimizer = sgd(model)
     pruner = pw.Pruner(model, optimizer, criterion="magnitude")
     pruner.prune(0.8)
-    for step in range(3):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 3)
     assert list(pruner.masks) == ["encode.weight"]
     saved = model.state_dict()
     dead = ~pruner.masks["encode.weight"]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from tests.training import hooks_on, loss_of, minus_zero_or_worse, net, one_step, sgd
+from tests.training import hooks_on, loss_of, minus_zero_or_worse, net, one_step, sgd, train, zeros_hold
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -19,15 +19,10 @@ def pruned(uncertainty: object = None) -> tuple[nn.Sequential, torch.optim.SGD, 
     model = net()
     optimizer = sgd(model)
     pruner = pw.Pruner(model, optimizer, uncertainty=uncertainty or pw.PseudoBootstrap(last=3))  # type: ignore[arg-type]
-    for step in range(3):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 3)
     pruner.prune(0.8)
     one_step(model, optimizer, 3)  # a forward pass, gradients and momentum are there
     return model, optimizer, pruner
-
-
-def zeros_hold(model: nn.Module, pruner: pw.Pruner) -> bool:
-    return not any(minus_zero_or_worse(model.get_parameter(name), ~mask) for name, mask in pruner.masks.items())
 
 
 def test_type_names_and_state_dict_are_those_of_the_plain_model():
