@@ -126,7 +126,7 @@ def unseen_loss(model: nn.Module) -> float:
 def assert_tied(shared: SharedValues, size: int | Mapping[str, int]) -> None:
     """Every target takes the values of its codebook and zero, to the last bit."""
     codes, codebooks, targets = shared.codes(), shared.codebooks(), shared.pruner.targets()
-    for name, part in shared.parts.items():
+    for name, part in shared.slices.items():
         weight, code, values = targets[name].detach(), codes[name], codebooks[name]
         alive = part.take(shared.pruner.masks[part.param])
         assert torch.equal(code >= 0, alive)
@@ -138,7 +138,7 @@ def assert_tied(shared: SharedValues, size: int | Mapping[str, int]) -> None:
 def assert_linear(linear: LinearValues, bits: int) -> None:
     """Every target is whole numbers of that many bits times its scale."""
     codes, scales, targets = linear.codes(), linear.scales(), linear.pruner.targets()
-    for name, part in linear.parts.items():
+    for name, part in linear.slices.items():
         weight, alive = targets[name].detach(), part.take(linear.pruner.masks[part.param])
         assert codes[name].dtype == torch.int8
         assert int(codes[name].abs().max()) < 2 ** (bits - 1)

@@ -15,7 +15,7 @@ import prunewald as pw
 from prunewald.quantisation import LinearValues, SharedValues
 from tests.quantisation.helpers import KINDS, NAMES, make, pruned
 from tests.resuming import same
-from tests.training import closure_step, fused, loss_of, net, one_step
+from tests.training import closure_step, fused, loss_of, net, one_step, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,20 +85,28 @@ def test_going_back_is_exact(kind):
 
 
 BROKEN: dict[str, tuple[str, Any, str]] = {
-    "other keys": ("shared", lambda s: s.pop("codes"), r"it has \['codebooks'\], and should have \['codes', 'codebo"),
+    "other keys": ("shared", lambda s: s.pop("codes"), r"SharedValues.*\['codebooks'\].*\['codes', 'codebooks'\]"),
     "other targets": (
         "shared",
         lambda s: s["codes"].pop("0.weight"),
-        r"saved codes are of \['2.weight'\], the targets",
+        r"\['2.weight'\].*\['0.weight', '2.weight'\]",
     ),
-    "other shape": ("shared", lambda s: s["codes"].update({"0.weight": torch.ones(2)}), r"shape \(2,\), not \(8, 6\)"),
+    "other shape": (
+        "shared",
+        lambda s: s["codes"].update({"0.weight": torch.ones(2)}),
+        r"'0.weight'.*\(2,\).*\(8, 6\)",
+    ),
     "short codebook": (
         "shared",
         lambda s: s["codebooks"].update({"2.weight": torch.ones(2)}),
-        "'2.weight' do not fit its codebook of 2",
+        "'2.weight'.*codebook of 2",
     ),
-    "row scale": ("linear", lambda s: s["scales"].update({"0.weight": torch.ones(8, 1)}), r"shape \(8, 1\), and per="),
-    "no full": ("linear", lambda s: s.pop("full"), "not the state of LinearValues"),
+    "row scale": (
+        "linear",
+        lambda s: s["scales"].update({"0.weight": torch.ones(8, 1)}),
+        r"'0.weight'.*\(8, 1\).*per='target'",
+    ),
+    "no full": ("linear", lambda s: s.pop("full"), "LinearValues.*'full'"),
 }
 
 
@@ -116,14 +124,14 @@ def test_a_state_of_something_else_is_refused_and_nothing_changes(case):
 
 def test_a_state_that_is_no_dict():
     run = Training("shared", "adam").quantise()
-    with pytest.raises(ValueError, match="not the state of SharedValues: it has list"):
+    with pytest.raises(ValueError, match="SharedValues.*list"):
         run.quantised.load_state_dict([])
 
 
 @each_kind
 def test_it_does_not_copy(kind):
     run = Training(kind, "adam").quantise()
-    with pytest.raises(TypeError, match="tied to an optimizer by hooks"):
+    with pytest.raises(TypeError, match=r"state_dict\(\)"):
         copy.deepcopy(run.quantised)
 
 
@@ -196,6 +204,7 @@ def test_a_closure_by_name(kind):
     assert same(*results)
 
 
+@pytest.mark.slow
 @each_kind
 def test_a_compiled_step(kind):
     results = []
@@ -234,15 +243,13 @@ def test_a_surgery_that_was_finished(kind):
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     surgery = pw.Surgery(model, optimizer, sparsity=0.5, criterion="magnitude")
-    for step in range(10):
-        one_step(model, optimizer, step)
-    with pytest.raises(ValueError, match=r"this Surgery still exchanges them: finish\(\) it first"):
+    train(model, optimizer, 10)
+    with pytest.raises(ValueError, match=r"finish\(\) it first"):
         KINDS[kind](surgery)
     surgery.finish()
     KINDS[kind](surgery)
     masks = surgery.masks
-    for step in range(10, 15):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 5, first=10)
     assert all(not model.get_parameter(n)[~masks[n]].any() for n in NAMES)
 
 
@@ -269,8 +276,7 @@ def test_letting_go(kind):
 def test_the_file_holds_it_without_loss(kind, tmp_path):
     model, optimizer, pruner = pruned("adam", model=net())
     KINDS[kind](pruner)
-    for step in range(3):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 3)
     pw.save(pruner, tmp_path / "model.pw")
     loaded = pw.load(tmp_path / "model.pw", into=net(1))
     assert same(loaded.state_dict(), model.state_dict())
@@ -279,17 +285,17 @@ def test_the_file_holds_it_without_loss(kind, tmp_path):
 # ---- refusals -------------------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "size 1": (lambda p: SharedValues(p, 1), "size must be a whole number of 2 to 256, not 1"),
-    "size 257": (lambda p: SharedValues(p, 257), "size must be a whole number of 2 to 256, not 257"),
-    "size 4.5": (lambda p: SharedValues(p, cast(Any, 4.5)), "not 4.5"),
-    "size True": (lambda p: SharedValues(p, True), "not True"),
-    "size by name": (lambda p: SharedValues(p, {"0": 300}), "size for '0' must be a whole number of 2 to 256, not 300"),
-    "no such layer": (lambda p: SharedValues(p, {"7": 4}), "size for '7': no target of that name"),
-    "reduce": (lambda p: SharedValues(p, reduce=cast(Any, "max")), "reduce='max': give 'sum' or 'mean'"),
-    "bits 1": (lambda p: LinearValues(p, 1), "bits must be a whole number of 2 to 8, not 1"),
-    "bits 16": (lambda p: LinearValues(p, 16), "bits must be a whole number of 2 to 8, not 16"),
-    "bits by name": (lambda p: LinearValues(p, {"0*": 9}), r"bits for '0\*' must be a whole number of 2 to 8, not 9"),
-    "per": (lambda p: LinearValues(p, per=cast(Any, "column")), "per='column': give 'target' or 'row'"),
+    "size 1": (lambda p: SharedValues(p, 1), "size=1:.*2 to 256"),
+    "size 257": (lambda p: SharedValues(p, 257), "size=257:.*2 to 256"),
+    "size 4.5": (lambda p: SharedValues(p, cast(Any, 4.5)), "size=4.5:.*2 to 256"),
+    "size True": (lambda p: SharedValues(p, True), "size=True:.*2 to 256"),
+    "size by name": (lambda p: SharedValues(p, {"0": 300}), "size for '0'=300:.*2 to 256"),
+    "no such layer": (lambda p: SharedValues(p, {"7": 4}), "size for '7'.*'0.weight'"),
+    "reduce": (lambda p: SharedValues(p, reduce=cast(Any, "max")), "reduce='max'.*'sum', 'mean'"),
+    "bits 1": (lambda p: LinearValues(p, 1), "bits=1:.*2 to 8"),
+    "bits 16": (lambda p: LinearValues(p, 16), "bits=16:.*2 to 8"),
+    "bits by name": (lambda p: LinearValues(p, {"0*": 9}), r"bits for '0\*'=9:.*2 to 8"),
+    "per": (lambda p: LinearValues(p, per=cast(Any, "column")), "per='column'.*'target', 'row'"),
 }
 
 
@@ -306,20 +312,20 @@ def test_a_bad_argument_is_repeated_and_nothing_changes(case):
 
 def test_what_cannot_be_quantised():
     model, _, pruner = pruned()
-    with pytest.raises(TypeError, match="SharedValues takes a Pruner, not Sequential"):
+    with pytest.raises(TypeError, match=r"SharedValues.*Sequential.*Pruner\(model, optimizer\)"):
         SharedValues(model)
     SharedValues(pruner)
-    with pytest.raises(ValueError, match="quantised already: detach.. that before a new LinearValues"):
+    with pytest.raises(ValueError, match=r"detach\(\).*LinearValues"):
         LinearValues(pruner)
-    with pytest.raises(ValueError, match="this Pruner has none"):
+    with pytest.raises(ValueError, match="LinearValues.*optimizer"):
         LinearValues(pw.Pruner(net(), criterion="magnitude"))
     broken, _, pruner = pruned()
     with torch.no_grad():
         broken[2].weight[0, 0] = torch.nan
-    with pytest.raises(ValueError, match="'2.weight' has NaN or infinite weights"):
+    with pytest.raises(ValueError, match="'2.weight'.*earlier checkpoint"):
         SharedValues(pruner)
     _, _, pruner = pruned("lbfgs")
-    with pytest.raises(ValueError, match="reduce='sum': LBFGS"):
+    with pytest.raises(ValueError, match="reduce='sum'.*LBFGS.*'mean'"):
         SharedValues(pruner)
 
 

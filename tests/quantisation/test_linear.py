@@ -12,8 +12,8 @@ from torch import nn
 import prunewald as pw
 from prunewald.quantisation import LinearValues
 from prunewald.quantisation.linear import fit_scale
-from tests.quantisation.helpers import CLOSURES, NAMES, OPTIMIZERS, StraightThrough, assert_linear, pruned, unseen_loss
-from tests.training import cases, closure_step, loss_of, net, one_step
+from tests.quantisation.helpers import CLOSURES, NAMES, OPTIMIZERS, StraightThrough, assert_linear, pruned
+from tests.training import closure_step, loss_of, net, one_step, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,35 +41,6 @@ def test_it_is_the_straight_through_estimator_to_the_last_bit(name, bits, per):
         assert bits == 2 or not torch.equal(linear.codes()[n], codes[n])
 
 
-@pytest.mark.parametrize("case", list(cases()))
-def test_with_every_optimizer(case):
-    model = case.model()
-    optimizer = case.optimizer(model)
-    pruner = pw.Pruner(model, optimizer, criterion="magnitude", targets=case.targets())
-    for step in range(3):
-        case.step(model, optimizer, step)
-    pruner.prune(0.5)
-    linear = LinearValues(pruner, 5)
-    before = copy.deepcopy(linear.state_dict())["full"]
-    for step in range(3, 8):
-        case.step(model, optimizer, step)
-        assert_linear(linear, 5)
-    after = linear.state_dict()["full"]
-    assert all((after[n] != before[n])[linear.codes()[n] != 0].any() for n in before)
-
-
-def test_after_training_the_loss_is_lower():
-    model, optimizer, pruner = pruned("adam", 0.3, steps=300)
-    linear = LinearValues(pruner, 4)
-    optimizer.param_groups[0]["lr"] = 0.003
-
-    rounded = unseen_loss(model)
-    for step in range(300, 500):
-        one_step(model, optimizer, step)
-    assert unseen_loss(model) < 0.6 * rounded
-    assert_linear(linear, 4)
-
-
 def test_small_survivors_become_zero_and_come_back():
     model, optimizer, pruner = pruned("adam", 0.2)
     linear = LinearValues(pruner, 2)
@@ -87,8 +58,7 @@ def test_a_scale_stays():
     model, optimizer, pruner = pruned("momentum")
     linear = LinearValues(pruner, 4)
     before = linear.scales()
-    for step in range(5):
-        one_step(model, optimizer, step)
+    train(model, optimizer, 5)
     assert all(torch.equal(scale, before[n]) for n, scale in linear.scales().items())
 
 
@@ -127,27 +97,6 @@ def test_an_outlier_is_clipped_where_bits_are_few():
 
 
 # ---- what changes the weights between steps -------------------------------------------------------------------------
-
-
-def test_what_is_pruned_later_is_zero():
-    model, optimizer, pruner = pruned("adam", 0.3)
-    linear = LinearValues(pruner, 4)
-    for sparsity in (0.5, 0.8):
-        one_step(model, optimizer, 0)
-        pruner.prune(sparsity)
-        assert_linear(linear, 4)
-        one_step(model, optimizer, 1)
-        assert_linear(linear, 4)
-    assert pruner.sparsity == pytest.approx(0.8, abs=0.01)
-
-
-def test_a_schedule_prunes_by_the_full_values():
-    model, optimizer, pruner = pruned("adam", 0.3, schedule=pw.Cubic(0.8, begin=0, end=20, every=5, initial=0.3))
-    linear = LinearValues(pruner, 2)
-    for step in range(25):
-        one_step(model, optimizer, step)
-        assert_linear(linear, 2)
-    assert pruner.sparsity == pytest.approx(0.8, abs=0.01)
 
 
 def test_what_was_loaded_since_counts():

@@ -19,9 +19,8 @@ from tests.quantisation.helpers import (
     gradients,
     make,
     pruned,
-    unseen_loss,
 )
-from tests.training import cases, closure_step, loss_of, net, one_step
+from tests.training import closure_step, loss_of, net, one_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -61,34 +60,6 @@ def test_a_cluster_has_the_mean_of_its_members_and_the_rest_is_as_it_was():
     assert_tied(shared, 4)
     for i in (0, 2):
         assert torch.equal(model[i].bias, before[i].bias)
-
-
-@pytest.mark.parametrize("case", list(cases()))
-def test_with_every_optimizer(case):
-    model = case.model()
-    optimizer = case.optimizer(model)
-    pruner = pw.Pruner(model, optimizer, criterion="magnitude", targets=case.targets())
-    for step in range(3):
-        case.step(model, optimizer, step)
-    pruner.prune(0.5)
-    shared = SharedValues(pruner, 4, reduce="mean")
-    before = shared.codebooks()
-    for step in range(3, 8):
-        case.step(model, optimizer, step)
-        assert_tied(shared, 4)
-    after = shared.codebooks()
-    assert all(torch.isfinite(after[n]).all() and (after[n] != before[n]).all() for n in before)
-
-
-def test_after_training_the_loss_is_lower():
-    model, optimizer, pruner = pruned("adam", 0.3, steps=300)
-    shared = SharedValues(pruner, 3)
-
-    clustered = unseen_loss(model)
-    for step in range(300, 500):
-        one_step(model, optimizer, step)
-    assert unseen_loss(model) < 0.8 * clustered
-    assert_tied(shared, 3)
 
 
 def test_accumulated_gradients_are_shared_once():
@@ -143,36 +114,13 @@ def test_lbfgs_is_lbfgs_with_the_mean_gradient(name):
 # ---- what is pruned later -------------------------------------------------------------------------------------------
 
 
-def test_what_is_pruned_later_leaves_its_cluster():
-    model, optimizer, pruner = pruned("adam", 0.3)
-    shared = SharedValues(pruner, 4)
-    before = shared.codes()
-    for sparsity in (0.5, 0.8, 0.9):
-        one_step(model, optimizer, int(100 * sparsity))
-        pruner.prune(sparsity)
-        assert_tied(shared, 4)
-        one_step(model, optimizer, 0)
-        assert_tied(shared, 4)
-    for n, codes in shared.codes().items():
-        assert torch.equal(codes, torch.where(pruner.masks[n], before[n], -1))
-
-
-def test_a_schedule_prunes_on():
-    model, optimizer, pruner = pruned("adam", 0.3, schedule=pw.Cubic(0.8, begin=0, end=20, every=5, initial=0.3))
-    shared = SharedValues(pruner, 4)
-    for step in range(25):
-        one_step(model, optimizer, step)
-        assert_tied(shared, 4)
-    assert pruner.sparsity == pytest.approx(0.8, abs=0.01)
-
-
 def test_weights_that_come_back_belong_to_no_cluster():
     model, optimizer, pruner = pruned()
     shared = SharedValues(pruner, 4)
     pruner.set_masks({n: torch.ones_like(mask) for n, mask in pruner.masks.items()})
     loss_of(model, 0).backward()
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match="weights of '0.weight' came back after SharedValues was made"):
+    with pytest.raises(ValueError, match=r"'0.weight' came back.*detach\(\)"):
         optimizer.step()
     assert all(torch.equal(value, before[n]) for n, value in model.state_dict().items())
     shared.detach()
