@@ -97,14 +97,14 @@ def test_a_state_in_memory_is_not_emptied_by_training_on():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda s: s.pop("dark"), "not the state of a Surgery: it has .* and neither dark nor active"),
-        (lambda s: s["dark"].update({"7.weight": torch.ones(2)}), r"dark values are of '7.weight', of shape \(2,\)"),
+        (lambda s: s.pop("dark"), "Surgery.*dark"),
+        (lambda s: s["dark"].update({"7.weight": torch.ones(2)}), r"'7.weight'.*\(2,\)"),
         (
             lambda s: s["dark"].update({"0.weight": torch.ones(6, 8)}),
-            r"dark values are of '0.weight', of shape \(6, 8\)",
+            r"'0.weight'.*\(6, 8\)",
         ),
-        (lambda s: s["masks"].pop("0.weight"), r"they lack \['0.weight'\]"),
-        (lambda s: s.pop("steps"), "not the state of a Pruner"),
+        (lambda s: s["masks"].pop("0.weight"), "'0.weight' has no mask"),
+        (lambda s: s.pop("steps"), "Pruner.*'steps'"),
     ],
 )
 def test_a_state_of_something_else_is_refused_and_nothing_changes(change, message):

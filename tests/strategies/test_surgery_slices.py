@@ -1,4 +1,4 @@
-"""Every criterion, every estimator, parts of parameters; and what is refused."""
+"""Every criterion, every estimator, slices of parameters; and what is refused."""
 
 import warnings
 from typing import Any
@@ -64,13 +64,13 @@ def test_a_layer_without_a_gradient_is_waited_for():
     nn.init.zeros_(model[2].weight)
     optimizer = adam(model)
     surgery = pw.Surgery(model, optimizer, sparsity=0.6, gamma=0.0)
-    with pytest.warns(UserWarning, match=r"surgery waits, at step 1, .*'0.weight' got no gradient"):
+    with pytest.warns(UserWarning, match="waits, at step 1.*'0.weight'"):
         one_step(model, optimizer, 0)
     train(model, optimizer, 3, first=1)
     assert_zeros(model, surgery.masks)
 
 
-def test_parts_of_a_parameter():
+def test_slices_of_a_parameter():
     model = net()
     optimizer = sgd(model)
     rows = ["0.weight[0]", "0.weight[1]"]
@@ -85,24 +85,24 @@ def test_parts_of_a_parameter():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "sparsity=None, threshold=None: surgery needs one of them"),
-        ({"sparsity": 0.5, "threshold": 0.1}, "sparsity=0.5, threshold=0.1: surgery needs one of them"),
-        ({"sparsity": 1.0}, "not 1.0"),
-        ({"sparsity": {"0.weight": -1}}, "sparsity for '0.weight' .* not -1"),
-        ({"sparsity": {"7.weight": 0.5}}, "sparsity for '7.weight': no target"),
-        ({"threshold": float("nan")}, "threshold must be a finite number, not nan"),
-        ({"threshold": {"0.weight": "high"}}, "not 'high'"),
-        ({"threshold": {"7.weight": 0.5}}, "threshold for '7.weight': no target"),
+        ({}, "sparsity=None, threshold=None"),
+        ({"sparsity": 0.5, "threshold": 0.1}, "sparsity=0.5, threshold=0.1"),
+        ({"sparsity": 1.0}, "sparsity=1.0"),
+        ({"sparsity": {"0.weight": -1}}, "'0.weight'=-1"),
+        ({"sparsity": {"7.weight": 0.5}}, "sparsity for '7.weight'"),
+        ({"threshold": float("nan")}, "threshold=nan"),
+        ({"threshold": {"0.weight": "high"}}, "threshold='high'"),
+        ({"threshold": {"7.weight": 0.5}}, "threshold for '7.weight'"),
         ({"sparsity": 0.5, "margin": -0.1}, "margin=-0.1"),
-        ({"sparsity": 0.5, "margin": 1}, "margin=1: must be a number of at least 0 and below 1"),
-        ({"sparsity": 0.5, "every": 0}, "every=0: must be a whole number of at least 1"),
+        ({"sparsity": 0.5, "margin": 1}, "margin=1:.*below 1"),
+        ({"sparsity": 0.5, "every": 0}, "every=0:.*at least 1"),
         ({"sparsity": 0.5, "every": 1.5}, "every=1.5"),
         ({"sparsity": 0.5, "gamma": -1e-4}, "gamma=-0.0001"),
         ({"sparsity": 0.5, "gamma": float("nan")}, "gamma=nan"),
         ({"sparsity": 0.5, "power": "1"}, "power='1'"),
         ({"sparsity": 0.5, "stop": -1}, "stop=-1"),
         ({"sparsity": 0.5, "seed": 0.5}, "seed=0.5"),
-        ({"sparsity": 0.5, "uncertainty": pw.PseudoBootstrap(last=3, total_steps=9)}, "surgery operates at many steps"),
+        ({"sparsity": 0.5, "uncertainty": pw.PseudoBootstrap(last=3, total_steps=9)}, r"PseudoBootstrap\(last=3"),
     ],
 )
 def test_what_cannot_work_is_refused_and_nothing_is_attached(options, message):

@@ -46,7 +46,7 @@ def test_a_layer_whose_optimizer_has_not_stepped_yet_is_waited_for(criterion):
     first, last = (torch.optim.SGD(part.parameters(), lr=0.01) for part in model)
     surgery = pw.Surgery(model, [first, last], sparsity=0.5, criterion=criterion, gamma=0.0)
     model(torch.randn(8, 10)).square().sum().backward()
-    with pytest.warns(UserWarning, match="surgery waits, at step 1"):
+    with pytest.warns(UserWarning, match="waits, at step 1"):
         last.step()
     steps(model, [first, last], 4, alive=10)
     assert surgery.sparsity == pytest.approx(0.5, abs=0.1)
@@ -54,5 +54,5 @@ def test_a_layer_whose_optimizer_has_not_stepped_yet_is_waited_for(criterion):
 
 def test_lbfgs_is_refused():
     model = nn.Linear(3, 3)
-    with pytest.raises(ValueError, match="LBFGS fits a curvature to the loss"):
+    with pytest.raises(ValueError, match="LBFGS"):
         pw.Surgery(model, torch.optim.LBFGS(model.parameters()), sparsity=0.5)
