@@ -1,0 +1,9 @@
+"""A pruning stays short to read: how many functions it calls, and how often it enters another file."""
+
+from tools.walk import changes, walk
+
+
+def test_the_walk_of_a_pruning_stays_short():
+    calls = walk()
+    assert 0 < len(calls) <= 140
+    assert changes(calls) <= 69, "data should flow one way: see `python tools/walk.py --calls`"
