@@ -173,6 +173,7 @@ def test_several_optimizers_count_the_steps_of_the_last(choice):
     assert_levels(pruner, step)
 
 
+@pytest.mark.slow
 def test_a_compiled_step():
     model = net()
     optimizer = adam(model)

@@ -141,6 +141,7 @@ def test_memory_format_stays_and_does_not_matter(coarse):
     assert conv2d(torch.ones(1, 3, 1, 2), weights[1]).shape == (1, 4, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("moment", ["before attaching", "after attaching", "after pruning"])
 def test_a_compiled_model(backend, moment):
