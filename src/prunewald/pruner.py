@@ -78,7 +78,7 @@ class Pruner:
         self._gradual = None if self.schedule is None else Gradual(self.schedule, self._subject, self._plan)
 
     def _check(self) -> None:
-        """Refuse what cannot work before anything is attached."""
+        """Called before anything is attached: a subclass refuses here what it cannot work with."""
 
     # ---- what was given ------------------------------------------------------------------------------------------
 

@@ -105,11 +105,13 @@ def forget_history_(optimizer: Optimizer) -> None:
 
 def as_list(given: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
     """One optimizer, several, or none, as a list with each once."""
-    several = list(given) if isinstance(given, Iterable) else [] if given is None else [given]
+    if given is None:
+        return []
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, Optimizer) else [given]
     if not all(isinstance(one, Optimizer) for one in several):
         raise TypeError(
-            f"optimizer={repr(given)[:200]}: give a torch.optim.Optimizer, a list of them, or None; a sparsity is given "
-            "to prune(), as in Pruner(model, optimizer).prune(0.9)"
+            f"optimizer={repr(given)[:200]}: give a torch.optim.Optimizer, a list of them, or None; "
+            "a sparsity is given to prune(), as in Pruner(model, optimizer).prune(0.9)"
         )
     return list({id(one): one for one in several}.values())
 

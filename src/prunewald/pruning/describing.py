@@ -36,7 +36,7 @@ def untouched_row(name: str, keep: Tensor) -> TensorReport:
 def scored_row(
     plan: Plan, name: str, ranked: Ranked, alive: Tensor | None, keep: Tensor, other: Tensor | None
 ) -> TensorReport:
-    """The row of a slice of which `keep` stays, and by magnitude would `other`; `alive` are the weights before."""
+    """The row of a slice of which `keep` stays, where by magnitude `other` would; `alive` is its mask before."""
     kept, size = int(torch.count_nonzero(keep)), keep.numel()
     return TensorReport(
         name=name,
@@ -67,7 +67,7 @@ def _share(flags: Tensor, alive: Tensor | None) -> float:
 
 
 def _correlation(ranked: Ranked) -> float:
-    """Spearman's, of score and |w|, over evenly spread weights."""
+    """Spearman's rank correlation of score and |w|, over evenly spread weights."""
     step = max(1, ranked.weight.numel() // _SAMPLE)
     score, weight = ranked.score.reshape(-1)[::step], ranked.weight.reshape(-1)[::step]
     living = score > torch.finfo(score.dtype).min

@@ -104,7 +104,10 @@ class Request:
     rising: bool = False  # whether a sparsity below the present one changes nothing, rather than being an error
 
     def checked(self, pattern: Pattern) -> "Request":
-        """The same in range, and fit for the pattern; a pattern that fixes its own sparsity needs none."""
+        """The request itself, if its numbers are in range and fit the pattern; else an error.
+
+        Where nothing is asked for and the pattern fixes its own sparsity, as n-of-m does, it is a request for that.
+        """
         asked = {"sparsity": self.sparsity, "threshold": self.threshold, "alpha": self.alpha, "fdr": self.fdr}
         given = [name for name, value in asked.items() if value is not None]
         if not given and pattern.sparsity is not None:
@@ -154,7 +157,8 @@ def resolve(
 ) -> Plan:
     """The plan of one pruning, from what was chosen and what is asked for; `optimizers` are by parameter.
 
-    This is the one place where defaults are found, and each is noted.
+    A criterion and a sigma that nobody chose are found here. The report names both, and where neither was chosen a
+    note says how they were found.
     """
     request = request.checked(choices.pattern)
     criterion, sigma, notes = choices.criterion, choices.uncertainty, []
@@ -185,7 +189,7 @@ def sigma_source(choices: Choices) -> Online:
 
 
 def _without_second_moment(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -> str:
-    """Why there is none for some weight; empty where every weight has an optimizer that keeps one."""
+    """Why some weight has no second moment; empty where every weight has an optimizer that keeps one."""
     for name, param in params.items():
         optimizer = optimizers.get(name)
         if not keeps_mean_square(optimizer, param):
@@ -199,7 +203,10 @@ def _without_second_moment(params: Mapping[str, Tensor], optimizers: Mapping[str
 def by_slice(
     model: nn.Module, slices: Sequence[Slice], given: Mapping[str, float], what: str = "sparsity"
 ) -> dict[str, float]:
-    """A dict by the names of slices, from one whose keys are names of slices, parameters or modules, or globs."""
+    """A dict by the names of slices, from one by the names of slices, parameters or modules, or by globs.
+
+    `what` its values are is said in errors.
+    """
     names = {part.name for part in slices}
     result: dict[str, float] = {}
     for key, value in given.items():

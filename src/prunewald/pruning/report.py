@@ -1,4 +1,4 @@
-"""What a pruning did: data and a text table."""
+"""What a pruning did: data, and a table for a terminal or a notebook."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ class Report:
         return words + html_table(*self._cells(), left=_LEFT, total=self._total())
 
     def _cells(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        return _HEAD, [_cells(row) for row in self.rows]
+        return _HEAD, [_row_cells(row) for row in self.rows]
 
     def _total(self) -> tuple[str, ...]:
         return ("total", "", f"{self.weights:,}", f"{self.kept:,}", f"{self.sparsity:.2%}", "", "", "", "")
@@ -116,13 +116,13 @@ class Report:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can hold it: NaN and infinity become None, tuples lists."""
+    """A value as JSON can hold it: NaN and infinity become None, tuples lists."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return list(value) if isinstance(value, tuple) else value
 
 
-def _cells(row: TensorReport) -> tuple[str, ...]:
+def _row_cells(row: TensorReport) -> tuple[str, ...]:
     return (
         row.name,
         "x".join(map(str, row.shape)),

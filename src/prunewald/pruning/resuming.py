@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def check_saved(state: object) -> None:
-    """A saved state must be that of a Pruner."""
+    """Refuse what is not the saved state of a Pruner."""
     shape: dict[str, type] = {"masks": Mapping, "states": list, "steps": int}
     if not isinstance(state, Mapping) or not shape.keys() <= state.keys():
         held = f"a dict of {sorted(map(str, state))}" if isinstance(state, Mapping) else type(state).__name__
@@ -28,7 +28,11 @@ def check_states(
     owners: Sequence[Sequence[str]],
     params: Mapping[str, Tensor],
 ) -> None:
-    """Saved states must be of the same kind of estimator or statistic, on the same optimizers."""
+    """Refuse saved states of another estimator or statistic, or of other optimizers.
+
+    `what` they are of is said in errors; `states` are the Pruner's own, and `owners` for each of its optimizers the
+    names of the parameters it steps.
+    """
     if not isinstance(saved, list) or [_keys(one) for one in saved] != [_keys(own) for own in states]:
         held = [_keys(s) for s in saved] if isinstance(saved, list) else type(saved).__name__
         raise ValueError(
@@ -59,7 +63,7 @@ def _keys(state: object) -> object:
 
 
 def _tables(state: object) -> Iterator[Mapping[str, Tensor]]:
-    """Tensors by parameter name, however deep: every dict that holds nothing but tensors."""
+    """Every dict of tensors in a state, however deep it lies: these are by parameter name."""
     if isinstance(state, Mapping):
         if all(isinstance(value, Tensor) for value in state.values()):
             yield state

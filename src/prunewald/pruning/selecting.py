@@ -37,7 +37,7 @@ def select(
 def _by_count(
     plan: Plan, scores: Scores, alive: Mapping[str, Tensor], counts: Mapping[str, Count]
 ) -> tuple[dict[str, Tensor], list[TensorReport]]:
-    """Keep so many of each slice; one that was not asked for, or has its count already, stays as it is."""
+    """Keep the count of each slice; one without a count, or that has its count already, stays as it is."""
     masks, rows = {}, []
     for name, mask in alive.items():
         count, before = counts.get(name), int(torch.count_nonzero(mask))

@@ -36,14 +36,14 @@ class Stepping:
         self.holdings.append(holding)
 
     def drop(self, holding: Holding) -> None:
-        """Let one act no more."""
+        """Let a way of holding act no more."""
         holding.end_()
         self.holdings = [one for one in self.holdings if one is not holding]
         if not self.holdings:
             _remove(self._early)
 
     def release(self) -> None:
-        """Take all hooks away."""
+        """Let every way of holding act no more, and take all hooks away."""
         for holding in self.holdings:
             holding.end_()
         self.holdings = []

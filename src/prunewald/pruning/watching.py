@@ -56,7 +56,7 @@ class Watcher:
         return self._statistics[at]
 
     def restart(self) -> None:
-        """Begin anew, as after a pruning: what was gathered was of another model."""
+        """Forget all that was gathered, as after a pruning: it was of a model with other weights."""
         online, statistic, at = self._online, self._statistic, range(len(self._owners))
         self._states: list[State] = [] if online is None else [online.init(self._own(i)) for i in at]
         self._statistics: list[State] = [] if statistic is None else [statistic.init(self._own(i)) for i in at]
@@ -101,11 +101,11 @@ class Watcher:
         return {name: value for name, value in found.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
-        """All states: the living ones."""
+        """All states, as they are and not as copies."""
         return {"states": self._states} | ({} if self._statistic is None else {"statistics": self._statistics})
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """A saved state must be of the same kind, on the same optimizers."""
+        """Refuse a saved state of another estimator or statistic, or of other optimizers."""
         check_states("estimator", state["states"], self._states, self._owners, self._params)
         check_states("statistic", state.get("statistics", []), self._statistics, self._owners, self._params)
 
@@ -158,7 +158,7 @@ class Reading:
         return found
 
     def _distinct(self) -> list[State]:
-        """The states, each once: those of one optimizer's parameters are the same."""
+        """The states, each once: all parameters of one optimizer share the same."""
         return list({id(state): state for state in self.states.values()}.values())
 
 

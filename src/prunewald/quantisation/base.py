@@ -38,11 +38,11 @@ class Quantised(Holding):
         """Give these slices their few values, as the model is to see them."""
 
     def ready_(self, names: Collection[str]) -> None:
-        """Prepare what lies in these parameters."""
+        """Prepare the slices that lie in these parameters."""
         self.ready_slices_([part for part in self.slices.values() if part.param in names])
 
     def settle_(self, names: Collection[str]) -> None:
-        """Settle what lies in these parameters."""
+        """Settle the slices that lie in these parameters."""
         self.settle_slices_([part for part in self.slices.values() if part.param in names])
 
     def _weight(self, part: Slice) -> Tensor:
@@ -76,7 +76,7 @@ def check_pruner(pruner: Pruner, what: str) -> None:
 
 
 def by_target(pruner: Pruner, what: str, given: int | Mapping[str, int], most: int) -> dict[str, int]:
-    """A number by target, of one for all, or of a dict that leaves others out."""
+    """The number of each target: one for all of them, or a dict by name or glob, which leaves the others out."""
     for key, number in given.items() if isinstance(given, Mapping) else [("", given)]:
         whole(f"{what} for {key!r}" if key else what, number, 2, most)
     if not isinstance(given, Mapping):

@@ -46,11 +46,11 @@ class LinearValues(Quantised):
         pruner.hold(self)
 
     def codes(self) -> dict[str, Tensor]:
-        """The whole number that each weight is, times the scale: int8, by target."""
+        """By target, whole numbers (int8) which times the scale are the weights."""
         return {name: self._rounded(name, self._weight(part)) for name, part in self.slices.items()}
 
     def scales(self) -> dict[str, Tensor]:
-        """By target: one number, or one for each row, in a shape that multiplies the codes."""
+        """By target, one scale, or one for each row, in a shape that multiplies the codes."""
         return {name: scale.clone() for name, scale in self._scales.items()}
 
     @property
@@ -60,7 +60,7 @@ class LinearValues(Quantised):
         return 1 - sum(int(torch.count_nonzero(code)) for code in codes) / sum(code.numel() for code in codes)
 
     def end_(self) -> None:
-        """The weights stay rounded, the full values are dropped."""
+        """Drop the full values: the weights stay rounded."""
         self._full = {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class _Tied:
 
 
 def _places(part: Slice, param: Tensor, alive: Tensor) -> Tensor:
-    """Where the living weights of a part are in the flat parameter."""
+    """Where the living weights of a slice are in the flat parameter."""
     numbers = torch.arange(param.numel(), device=param.device).view(param.shape)
     return part.take(numbers)[alive]
 

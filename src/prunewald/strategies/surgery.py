@@ -27,7 +27,7 @@ from prunewald.util.notices import warn
 
 @dataclass(frozen=True)
 class Rhythm:
-    """At which steps a surgery operates: every so many, up to the last, with a probability that decays."""
+    """At which steps a surgery operates: at multiples of `every` up to `stop`, with a probability that decays."""
 
     every: int
     gamma: float
@@ -117,7 +117,7 @@ class Surgery(Pruner):
         self._subject.hold(self.masks)
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
-        """As a Pruner's; a surgery under way goes on from these masks, and what they prune learns on in the dark."""
+        """Take masks from elsewhere; a surgery under way goes on, and what they prune learns on in the dark."""
         if self._dark is None or not self.active:
             super().set_masks(masks)
             return
@@ -143,7 +143,7 @@ class Surgery(Pruner):
         assert self._dark is not None
         self._dark.light_()
         try:
-            with warnings.catch_warnings(action="ignore"):  # of windows that are still short, at every step
+            with warnings.catch_warnings(action="ignore"):  # a window that is still short would warn at every step
                 masks = self._operate()
         except NotYet as reason:
             if not self._told:
@@ -177,7 +177,7 @@ class Surgery(Pruner):
     # ---- resume --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """As a Pruner's, with the values of the dark weights."""
+        """The state of a Pruner, with the values of the dark weights beside."""
         dark = self._dark.state_dict() if self._dark is not None else {}
         return super().state_dict() | {"dark": dark, "active": self.active}
 
@@ -220,7 +220,7 @@ def _unscored(ranked: Ranked) -> Tensor:
 
 
 def _lowest(ranked: Ranked, count: Count) -> tuple[Tensor, Tensor]:
-    """The lowest score of those that such a count keeps, of each row if the counts are; and which they are."""
+    """The lowest score that is kept, of each row where the count is by row; and the mask of what is kept."""
     keep = Element()(ranked, count)
     kept = torch.where(keep, ranked.score, torch.inf)
     by_row = as_rows(kept).amin(1).reshape(-1, *[1] * (kept.dim() - 1))

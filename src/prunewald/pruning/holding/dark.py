@@ -43,7 +43,7 @@ class Dark(Holding):
 
     @contextmanager
     def in_sight(self) -> Iterator[None]:
-        """The dark values in sight for a while: in other storage, so that the model itself stays as it is."""
+        """The dark values in sight for a while: in other memory, so that the model's own stays as it is."""
         params = self._zeros.params
         held = {name: params[name].data for name in self._values}
         try:
