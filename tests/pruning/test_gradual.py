@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,7 +10,7 @@ from torch.amp import GradScaler
 
 import prunewald as pw
 from prunewald.util.registry import known
-from tests.pruning.helpers import CUBIC, LEVELS, adam, go
+from tests.pruning.helpers import CUBIC, adam, go
 from tests.resuming import same
 from tests.training import closure_step, fused, loss_of, minus_zero_or_worse, net, one_step, sgd
 
@@ -25,60 +24,6 @@ SIZES = {"0.weight": 48, "2.weight": 32}
 
 def pruned_share(model: nn.Module, name: str) -> float:
     return float((model.get_parameter(name) == 0).double().mean())
-
-
-# ---- the function ------------------------------------------------------------------------------------------------
-
-
-def test_cubic_is_the_formula_at_its_steps_and_nothing_elsewhere():
-    assert {step: CUBIC(step) for step in range(-3, 20) if CUBIC(step) is not None} == pytest.approx(LEVELS)
-
-
-def test_cubic_ends_exactly_at_final():
-    for final in (0.9, 0.1, 1 / 3):
-        assert pw.Cubic(final, begin=3, end=10, every=4)(10) == final
-        assert pw.Cubic(final, begin=3, end=11, every=4)(11) == final
-
-
-def test_stairs_of_numpy_are_plain_numbers():
-    stairs = pw.Stairs(np.linspace(0.5, 0.75, 2, dtype=np.float32))
-    assert stairs == pw.Stairs((0.5, 0.75))
-    assert [type(level) for level in stairs.levels] == [float, float]
-
-
-def test_stairs():
-    stairs = pw.Stairs((0.5, 0.75, 0.9), begin=4, every=2)
-    assert {s: stairs(s) for s in range(-5, 20) if stairs(s) is not None} == {4: 0.5, 6: 0.75, 8: 0.9}
-    assert stairs.final == 0.9
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (pw.Cubic, {"begin": 10, "end": 10}, "step 10.*end must be later"),
-        (pw.Cubic, {"begin": 10, "end": 3}, "step 3.*end must be later"),
-        (pw.Cubic, {"initial": 0.5, "final": 0.4}, r"\(0.5, 0.4\)"),
-        (pw.Cubic, {"final": 1.0}, "final=1.0"),
-        (pw.Cubic, {"final": 90}, "final=90"),
-        (pw.Cubic, {"final": float("nan")}, "final=nan"),
-        (pw.Cubic, {"final": "0.9"}, "final='0.9'"),
-        (pw.Cubic, {"every": 0}, "every=0.*at least 1"),
-        (pw.Cubic, {"every": 2.5}, "every=2.5"),
-        (pw.Cubic, {"every": True}, "every=True"),
-        (pw.Cubic, {"begin": -1}, "begin=-1"),
-        (pw.Cubic, {"begin": "0"}, "begin='0'"),
-        (pw.Cubic, {"end": 10.5}, "end=10.5"),
-        (pw.Stairs, {"levels": ()}, r"levels=\(\).*rising"),
-        (pw.Stairs, {"levels": (0.5, 0.4)}, r"\(0.5, 0.4\)"),
-        (pw.Stairs, {"levels": (0.5, 0.5)}, "0.5 twice"),
-        (pw.Stairs, {"levels": (0.5, 1.5)}, "levels=1.5"),
-        (pw.Stairs, {"begin": None}, "begin=None"),
-        (pw.Stairs, {"every": -3}, "every=-3"),
-    ],
-)
-def test_a_schedule_that_cannot_be_is_refused(kind, options, message):
-    with pytest.raises(ValueError, match=message):
-        kind(**options)
 
 
 # ---- at the steps of a training ----------------------------------------------------------------------------------
