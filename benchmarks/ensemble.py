@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.bench import interleaved, parser, record, wait
 from prunewald.ensemble import RMSprop, train_many
 from prunewald.ensemble.job import Job
-from prunewald.ensemble.together import Together
+from prunewald.ensemble.vmap_trainer import Together
 from prunewald.lab.architectures import PaperCNN
 
 BATCH, ROWS, LR = 128, 5400, 1e-3

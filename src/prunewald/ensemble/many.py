@@ -11,17 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prunewald.ensemble import carry
-from prunewald.ensemble import ray_tasks as cluster
-from prunewald.ensemble import trial as choose
+from prunewald.ensemble import carry, ray_tasks, trial_step
 from prunewald.ensemble.chunks import in_chunks, memory
 from prunewald.ensemble.job import Job, Loss, Start, check_rows, masks_of, resolved
 from prunewald.ensemble.recipes import Recipe, RMSprop
 from prunewald.ensemble.replicas import Make, separate
 from prunewald.ensemble.result import Result, joined
 from prunewald.ensemble.saving import Folder
-from prunewald.ensemble.together import Together
 from prunewald.ensemble.trainer import Alone
+from prunewald.ensemble.vmap_trainer import Together
 from prunewald.uncertainty import Online, PseudoBootstrap
 from prunewald.util.files import FilePath
 from prunewald.util.progress import note, progress_bar
@@ -115,7 +113,7 @@ def train_many(
     if executor == "ray":
         if folder is not None:
             raise ValueError(f"folder={os.fspath(folder)!r} is of this machine: leave it out with executor='ray'")
-        return cluster.spread(job, partial(train, how=how), chunk, address, progress)
+        return ray_tasks.spread(job, partial(train, how=how), chunk, address, progress)
     if executor is not None:
         raise ValueError(f"executor={executor!r}: must be 'ray' or None")
     with progress_bar(total=len(job.seeds) * epochs, unit="epoch", show=progress) as bar:
@@ -130,19 +128,19 @@ def train(
     folder: Path | None = None,
 ) -> Result:
     """Train a job here, in as many chunks as memory asks for."""
-    job = replace(job, summed=choose.adds_up(job))
+    job = replace(job, summed=trial_step.adds_up(job))
     saved = None if folder is None else Folder.of(folder, job)
     if saved and (begun := saved.begun()):
         way, size = begun
         if how in ("auto", way):
             how, chunk = way, chunk or size
     reason = "asked for" if how == "loop" else ""
-    if how == "auto" and (reason := choose.why_alone(job)):
+    if how == "auto" and (reason := trial_step.why_alone(job)):
         note(f"prunewald: the replicas are trained one by one, since the model cannot be vectorised: {reason}")
     if not reason and chunk is None:
-        chunk = max(1, min(len(job.seeds), memory(job.device) // choose.footprint(job)))
+        chunk = max(1, min(len(job.seeds), memory(job.device) // trial_step.footprint(job)))
     if how == "auto" and not reason and job.device.type == "cpu":
-        reason = choose.faster_alone(job, min(len(job.seeds), chunk or 1, 8))
+        reason = trial_step.faster_alone(job, min(len(job.seeds), chunk or 1, 8))
 
     def fit(trainer: type[Alone] | type[Together], first: int, last: int) -> Result:
         file = None if saved is None else saved.saves(trainer.how, first, last - first)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from prunewald.ensemble import SGD, Adam, AdamW, RMSprop, draws, train_many
-from tests.test_ensemble import BATCH, RECIPES, SEEDS, N, Net, close, data
+from tests.ensemble.test_many import BATCH, RECIPES, SEEDS, N, Net, close, data
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from prunewald.ensemble.job import Job
 from prunewald.ensemble.replicas import seeded
-from prunewald.ensemble.together import Together
 from prunewald.ensemble.trainer import Alone, Trainer
+from prunewald.ensemble.vmap_trainer import Together
 
 _PAIR = 2
 _SAME = 1e-2  # relative difference of gradients; a wrong one differs by about 1, rounding by less than 1e-3

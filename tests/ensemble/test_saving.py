@@ -11,9 +11,9 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.ensemble import saving, train_many
-from prunewald.ensemble.together import Together
 from prunewald.ensemble.trainer import Trainer
-from tests.test_ensemble import BATCH, RECIPES, SEEDS, data
+from prunewald.ensemble.vmap_trainer import Together
+from tests.ensemble.test_many import BATCH, RECIPES, SEEDS, data
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPOCHS = 4
@@ -162,7 +162,7 @@ def test_another_training_begins_anew_and_leaves_the_first_alone(other, tmp_path
 
 def test_memory_may_be_less_when_it_goes_on(tmp_path, monkeypatch):
     killed_after(5, monkeypatch, tmp_path, how="vmap", chunk=2)
-    monkeypatch.setattr("prunewald.ensemble.train.memory", lambda device: 0)
+    monkeypatch.setattr("prunewald.ensemble.many.memory", lambda device: 0)
     ran = counting(Trainer, "_snapshot", monkeypatch)
     assert same(many(tmp_path, how="vmap"), many(None, how="vmap", chunk=2))
     assert len(ran) == 2 * EPOCHS - 1 - 5
@@ -196,7 +196,9 @@ def test_what_cannot_be_told_from_others_is_refused(tmp_path):
 def test_it_goes_on_in_the_way_it_was_begun(how, tmp_path, monkeypatch):
     killed_after(2, monkeypatch, tmp_path, how=how)
     for name in ("why_alone", "faster_alone"):
-        monkeypatch.setattr(f"prunewald.ensemble.trial.{name}", lambda *given: "as a clock may say" * (how == "vmap"))
+        monkeypatch.setattr(
+            f"prunewald.ensemble.trial_step.{name}", lambda *given: "as a clock may say" * (how == "vmap")
+        )
     assert same(many(tmp_path), many(None, how=how))
 
 

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
 
-from prunewald.ensemble import SGD, RMSprop, draws, train, train_many
-from prunewald.ensemble import trial as choose
+from prunewald.ensemble import SGD, RMSprop, draws, train_many, trial_step
+from prunewald.ensemble import many as front
 from prunewald.ensemble.swap import Swap
-from prunewald.ensemble.together import Together
+from prunewald.ensemble.vmap_trainer import Together
 from prunewald.uncertainty import PseudoBootstrap
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -183,7 +183,7 @@ def test_batch_norm_is_vectorised_with_its_statistics():
     def make():
         return nn.Sequential(nn.Conv1d(2, 3, 3), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(12, 3)).double()
 
-    assert choose.why_alone(job_of(make)) == ""
+    assert trial_step.why_alone(job_of(make)) == ""
     result = many(make)
     same(result, many(make, how="loop"))
     assert (result.buffers["1.num_batches_tracked"] == 9).all()
@@ -193,7 +193,7 @@ def job_of(make):
     """The job that train_many would run."""
     kept = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "train", lambda job, *_: kept.append(job))
+        patch.setattr(front, "train", lambda job, *_: kept.append(job))
         many(make)
     return kept[0]
 
@@ -247,7 +247,7 @@ def test_an_error_of_the_model_is_raised():
 def test_on_a_cpu_the_faster_way_is_taken(monkeypatch):
     many(how="auto")
     times = {"Together": 1.0, "Alone": 2.0}
-    monkeypatch.setattr(choose, "seconds", lambda trainer, batches: times[type(trainer).__name__])
+    monkeypatch.setattr(trial_step, "seconds", lambda trainer, batches: times[type(trainer).__name__])
     assert many(how="auto").how == "vmap"
     times["Together"] = 3.0
     assert many(how="auto").how == "loop: faster here (2000.00 ms a step against 3000.00)"
@@ -255,17 +255,17 @@ def test_on_a_cpu_the_faster_way_is_taken(monkeypatch):
 
 def test_chunks_fit_into_memory(monkeypatch):
     whole, sizes = many(), []
-    need = choose.footprint(job_of(net))
+    need = trial_step.footprint(job_of(net))
     weights = 8 * sum(p.numel() for p in net().parameters())
     assert 6 * weights < need < 60 * weights + 50_000
-    monkeypatch.setattr(train, "memory", lambda device: int(2.5 * need))
+    monkeypatch.setattr(front, "memory", lambda device: int(2.5 * need))
 
     class Watched(Together):
         def __init__(self, job):
             sizes.append(len(job.seeds))
             super().__init__(job)
 
-    monkeypatch.setattr(train, "Together", Watched)
+    monkeypatch.setattr(front, "Together", Watched)
     same(many(), whole)
     assert sizes == [2, 2]
 
@@ -279,7 +279,7 @@ def test_out_of_memory_halves_the_chunk(monkeypatch):
                 raise torch.cuda.OutOfMemoryError
             super().__init__(job)
 
-    monkeypatch.setattr(train, "Together", Small)
+    monkeypatch.setattr(front, "Together", Small)
     same(many(), whole)
 
 
