@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.bench import interleaved, parser, record, wait
 from prunewald.ensemble import RMSprop, train_many
 from prunewald.ensemble.job import Job
-from prunewald.ensemble.vmap_trainer import Together
+from prunewald.ensemble.vmap_trainer import VmapTrainer
 from prunewald.lab.architectures import PaperCNN
 
 BATCH, ROWS, LR = 128, 5400, 1e-3
@@ -52,7 +52,7 @@ def together(make: Callable[[], nn.Module], device: torch.device, replicas: int)
         torch.cuda.reset_peak_memory_stats()
     x, y = data(device)
     seeds = tuple(range(replicas))
-    trainer = Together(
+    trainer = VmapTrainer(
         Job(make, x, y, F.cross_entropy, seeds, 1, BATCH, RMSprop(LR), None, "independent", {}, (), device)
     )
     whole = torch.stack([torch.randperm(ROWS, device=device) for _ in range(replicas)])

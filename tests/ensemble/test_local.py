@@ -11,7 +11,7 @@ from torch.func import vmap
 from prunewald.ensemble import SGD, RMSprop, draws, train_many, trial_step
 from prunewald.ensemble import many as front
 from prunewald.ensemble.swap import Swap
-from prunewald.ensemble.vmap_trainer import Together
+from prunewald.ensemble.vmap_trainer import VmapTrainer
 from prunewald.uncertainty import PseudoBootstrap
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -183,7 +183,7 @@ def test_batch_norm_is_vectorised_with_its_statistics():
     def make():
         return nn.Sequential(nn.Conv1d(2, 3, 3), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(12, 3)).double()
 
-    assert trial_step.why_alone(job_of(make)) == ""
+    assert trial_step.cannot_vmap(job_of(make)) == ""
     result = many(make)
     same(result, many(make, how="loop"))
     assert (result.buffers["1.num_batches_tracked"] == 9).all()
@@ -246,10 +246,10 @@ def test_an_error_of_the_model_is_raised():
 
 def test_on_a_cpu_the_faster_way_is_taken(monkeypatch):
     many(how="auto")
-    times = {"Together": 1.0, "Alone": 2.0}
-    monkeypatch.setattr(trial_step, "seconds", lambda trainer, batches: times[type(trainer).__name__])
+    times = {"VmapTrainer": 1.0, "LoopTrainer": 2.0}
+    monkeypatch.setattr(trial_step, "step_seconds", lambda trainer, batches: times[type(trainer).__name__])
     assert many(how="auto").how == "vmap"
-    times["Together"] = 3.0
+    times["VmapTrainer"] = 3.0
     assert many(how="auto").how == "loop: faster here (2000.00 ms a step against 3000.00)"
 
 
@@ -260,12 +260,12 @@ def test_chunks_fit_into_memory(monkeypatch):
     assert 6 * weights < need < 60 * weights + 50_000
     monkeypatch.setattr(front, "memory", lambda device: int(2.5 * need))
 
-    class Watched(Together):
+    class Watched(VmapTrainer):
         def __init__(self, job):
             sizes.append(len(job.seeds))
             super().__init__(job)
 
-    monkeypatch.setattr(front, "Together", Watched)
+    monkeypatch.setattr(front, "VmapTrainer", Watched)
     same(many(), whole)
     assert sizes == [2, 2]
 
@@ -273,13 +273,13 @@ def test_chunks_fit_into_memory(monkeypatch):
 def test_out_of_memory_halves_the_chunk(monkeypatch):
     whole = many()
 
-    class Small(Together):
+    class Small(VmapTrainer):
         def __init__(self, job):
             if len(job.seeds) > 1:
                 raise torch.cuda.OutOfMemoryError
             super().__init__(job)
 
-    monkeypatch.setattr(front, "Together", Small)
+    monkeypatch.setattr(front, "VmapTrainer", Small)
     same(many(), whole)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 import prunewald as pw
 from prunewald.ensemble import saving, train_many
 from prunewald.ensemble.trainer import Trainer
-from prunewald.ensemble.vmap_trainer import Together
+from prunewald.ensemble.vmap_trainer import VmapTrainer
 from tests.ensemble.test_many import BATCH, RECIPES, SEEDS, data
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -69,7 +69,7 @@ def same(a, b):
 
 def killed_after(count, monkeypatch, folder, **options):
     """As a kill after so many epochs: nothing runs after it."""
-    left, step = [count], saving.Saves.save
+    left, step = [count], saving.SavedFile.save
 
     def save(self, state):
         step(self, state)
@@ -78,7 +78,7 @@ def killed_after(count, monkeypatch, folder, **options):
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(saving.Saves, "save", save)
+        patch.setattr(saving.SavedFile, "save", save)
         with pytest.raises(Killed):
             many(folder, **options)
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_told_from_others_is_refused(tmp_path):
 @pytest.mark.parametrize("how", ["vmap", "loop"])
 def test_it_goes_on_in_the_way_it_was_begun(how, tmp_path, monkeypatch):
     killed_after(2, monkeypatch, tmp_path, how=how)
-    for name in ("why_alone", "faster_alone"):
+    for name in ("cannot_vmap", "loop_is_faster"):
         monkeypatch.setattr(
             f"prunewald.ensemble.trial_step.{name}", lambda *given: "as a clock may say" * (how == "vmap")
         )
@@ -230,6 +230,6 @@ def test_each_minute_and_seldom_where_it_takes_long(tmp_path, monkeypatch):
         clock[0] += 35
 
     monkeypatch.setattr(torch, "save", slow)
-    monkeypatch.setattr(Together, "begin", epoch)
+    monkeypatch.setattr(VmapTrainer, "begin", epoch)
     many(tmp_path, how="vmap", epochs=9)
     assert saved == [2, 5, 8]

@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.ensemble.job import Job, Table, first_model, per_replica
+from prunewald.ensemble.job import Job, TensorDict, first_model, per_replica
 from prunewald.ensemble.recipes import Recipe
 
 Carried: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 
 
-def kept(optimizer: Optimizer, params: Table) -> dict[str, Table]:
+def kept(optimizer: Optimizer, params: TensorDict) -> dict[str, TensorDict]:
     """What the optimizer holds of each parameter that it has stepped."""
     tables = {name: optimizer.state.get(param, {}) for name, param in params.items()}
     held = {name: {key: t for key, t in table.items() if isinstance(t, Tensor)} for name, table in tables.items()}
     return {name: table for name, table in held.items() if table}
 
 
-def restore_(optimizer: Optimizer, params: Table, state: Carried) -> None:
+def restore_(optimizer: Optimizer, params: TensorDict, state: Carried) -> None:
     """Let a new optimizer go on from a state, of which it gets a copy."""
     packed = optimizer.state_dict()
     packed["state"] = {
@@ -40,13 +40,13 @@ def _copy(value: Tensor, param: Tensor) -> Tensor:
     return value.clone()
 
 
-def of_one(state: Carried) -> dict[str, Table]:
+def unstacked(state: Carried) -> dict[str, TensorDict]:
     """The state of the only replica, as an optimizer of its own holds it; none where no step was taken."""
     own = {name: {key: t[0] for key, t in table.items()} for name, table in state.items()}
     return {name: table for name, table in own.items() if "step" not in table or table["step"] != 0}
 
 
-def of_all(state: Carried, recipe: Recipe) -> dict[str, Table]:
+def stacked(state: Carried, recipe: Recipe) -> dict[str, TensorDict]:
     """The state of all, as one optimizer of stacked parameters holds it: a step count is the same for all."""
     numbers = {key for key, one in _keys(recipe).items() if one} if state else set()
     return {
@@ -75,7 +75,7 @@ def _keys(recipe: Recipe) -> dict[str, bool]:
     return {key: not t.dim() for key, t in kept(optimizer, {"": param}).get("", {}).items()}
 
 
-def checked(state: Carried, job: Job) -> dict[str, Table]:
+def checked(state: Carried, job: Job) -> dict[str, TensorDict]:
     """A state that is given, with one row a replica."""
     if not state:
         return {}
@@ -83,7 +83,7 @@ def checked(state: Carried, job: Job) -> dict[str, Table]:
     if unknown := state.keys() - own.keys():
         raise ValueError(f"optimizer_state: no parameter {sorted(unknown)[0]!r}; the model has {', '.join(own)}")
     keys, number = _keys(job.optimizer), torch.zeros(())
-    whole: dict[str, Table] = {}
+    whole: dict[str, TensorDict] = {}
     for name, table in state.items():
         if not own[name].requires_grad:
             continue
@@ -104,13 +104,13 @@ def _listed(keys: Mapping[str, object]) -> str:
     return ", ".join(sorted(keys)) or "nothing"
 
 
-def joined(states: Sequence[Carried], sizes: Sequence[int]) -> dict[str, Table]:
+def joined(states: Sequence[Carried], sizes: Sequence[int]) -> dict[str, TensorDict]:
     """States of different replicas as one."""
     names = dict.fromkeys(name for state in states for name in state)
     return {name: joined_tables([state.get(name, {}) for state in states], sizes) for name in names}
 
 
-def joined_tables(tables: Sequence[Mapping[str, Tensor]], sizes: Sequence[int]) -> Table:
+def joined_tables(tables: Sequence[Mapping[str, Tensor]], sizes: Sequence[int]) -> TensorDict:
     """Tables of different replicas as one; zeros, as before any step, where a replica has nothing and others have."""
     likes = {name: tensor for table in tables for name, tensor in table.items()}
 

@@ -10,28 +10,28 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from prunewald.core.weights import Weight
-from prunewald.ensemble.job import Table
+from prunewald.ensemble.job import TensorDict
 from prunewald.uncertainty import BatchMeans, Estimate, Online, PseudoBootstrap, SecondMoment
 from prunewald.uncertainty.base import State
 
 Estimates: TypeAlias = dict[str, Estimate]
 
 
-def of_one(recipe: Online, state: State, params: Table, alive: Table, optimizer: Any) -> Estimates:
+def of_model(recipe: Online, state: State, params: TensorDict, alive: TensorDict, optimizer: Any) -> Estimates:
     """What an estimator says of one model, by parameter name."""
     weights = [Weight(name, param, alive.get(name)) for name, param in params.items()]
     return {weight.name: recipe.sigma(state, weight, optimizer) for weight in weights}
 
 
-def of_all(recipe: Online, state: State, params: Table, alive: Table, optimizer: Optimizer) -> Estimates:
+def of_replicas(recipe: Online, state: State, params: TensorDict, alive: TensorDict, optimizer: Optimizer) -> Estimates:
     """The same of stacked models, (R, ...): in one go where a weight's sigma does not depend on the other weights."""
     known = type(recipe)  # a subclass may do as it likes
     if known in (PseudoBootstrap, BatchMeans):
-        return of_one(recipe, state, params, alive, optimizer)
+        return of_model(recipe, state, params, alive, optimizer)
     if known is SecondMoment and isinstance(recipe, SecondMoment):
         if recipe.standard_error:
-            return of_one(recipe, state, params, alive, optimizer)
-        errors = of_one(replace(recipe, samples=1, batch_size=1), state, params, alive, optimizer)
+            return of_model(recipe, state, params, alive, optimizer)
+        errors = of_model(replace(recipe, samples=1, batch_size=1), state, params, alive, optimizer)
         return {name: _scaled(error, params[name].detach(), alive.get(name)) for name, error in errors.items()}
     size = len(next(iter(params.values())))
     each = [_of_row(recipe, state, params, alive, optimizer, r) for r in range(size)]
@@ -53,14 +53,16 @@ def _scaled(error: Estimate, param: Tensor, alive: Tensor | None) -> Estimate:
     return Estimate((sigma * scale.to(sigma.dtype)).view_as(error.sigma), error.dead)
 
 
-def _of_row(recipe: Online, state: State, params: Table, alive: Table, optimizer: Optimizer, r: int) -> Estimates:
+def _of_row(
+    recipe: Online, state: State, params: TensorDict, alive: TensorDict, optimizer: Optimizer, r: int
+) -> Estimates:
     """Of replica r, by views of its rows."""
     own = {name: param.detach()[r] for name, param in params.items()}
     groups = [{**optimizer.param_groups[0], "params": list(own.values())}]
     # An estimator looks a parameter's state up by the parameter it is given.
     kept = {own[name]: _row(optimizer.state.get(param, {}), r) for name, param in params.items()}
     as_one = SimpleNamespace(state=kept, param_groups=groups)
-    return of_one(recipe, _row(state, r), own, _row(alive, r), as_one)
+    return of_model(recipe, _row(state, r), own, _row(alive, r), as_one)
 
 
 def _row(value: Any, r: int) -> Any:

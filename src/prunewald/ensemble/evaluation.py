@@ -11,7 +11,7 @@ from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
 
 from prunewald.ensemble.chunks import in_chunks, memory
-from prunewald.ensemble.job import Table, check_rows
+from prunewald.ensemble.job import TensorDict, check_rows
 from prunewald.ensemble.replicas import Make, build, separate, tensors
 from prunewald.ensemble.swap import Swap
 from prunewald.util.progress import note
@@ -26,7 +26,7 @@ def correct(output: Tensor, target: Tensor) -> Tensor:
     return output.argmax(1) == target
 
 
-class Options(TypedDict, total=False):
+class EvaluationOptions(TypedDict, total=False):
     """What can be chosen in every evaluation."""
 
     rows: Tensor | None
@@ -37,7 +37,7 @@ class Options(TypedDict, total=False):
 
 
 def accuracies(
-    make_model: Make, state: Mapping[str, Tensor], x: Tensor, y: Tensor, **options: Unpack[Options]
+    make_model: Make, state: Mapping[str, Tensor], x: Tensor, y: Tensor, **options: Unpack[EvaluationOptions]
 ) -> Tensor:
     """The share of samples that each replica gets right, (R,); options as of `evaluate`."""
     return evaluate(make_model, state, x, y, correct, **options).double().mean(1)
@@ -75,7 +75,7 @@ def evaluate(
     if how not in ("auto", "vmap", "loop"):
         raise ValueError(f"how={how!r}: must be 'auto', 'vmap' or 'loop'")
     rows = None if rows is None else rows.to(where)
-    task = Task(model.to(where).eval(), state, x.to(where), y.to(where), metric, rows, batch_size, where)
+    task = Evaluation(model.to(where).eval(), state, x.to(where), y.to(where), metric, rows, batch_size, where)
     with torch.no_grad():
         if how == "vmap" or (how == "auto" and _vectorised(where)):
             try:
@@ -94,7 +94,7 @@ def _vectorised(device: torch.device) -> bool:
 
 
 @dataclass(frozen=True)
-class Task:
+class Evaluation:
     """What is to be evaluated."""
 
     model: nn.Module
@@ -123,10 +123,10 @@ class Task:
         return values
 
 
-def _together(task: Task, first: int, last: int) -> Tensor:
+def _together(task: Evaluation, first: int, last: int) -> Tensor:
     state = {name: tensor[first:last].to(task.device) for name, tensor in task.state.items()}
 
-    def one(own: Table, x: Tensor, y: Tensor) -> Tensor:
+    def one(own: TensorDict, x: Tensor, y: Tensor) -> Tensor:
         return task.values(lambda inputs: functional_call(task.model, own, (inputs,)), x, y)
 
     shared = 0 if task.rows is not None else None
@@ -134,7 +134,7 @@ def _together(task: Task, first: int, last: int) -> Tensor:
     return torch.cat([many(state, x, y) for x, y in task.batches(first, last)], 1).cpu()
 
 
-def _alone(task: Task, r: int) -> Tensor:
+def _alone(task: Evaluation, r: int) -> Tensor:
     own = tensors(task.model)
     for name, tensor in task.state.items():
         own[name].copy_(tensor[r])  # which keeps the layout that the model has chosen
@@ -155,7 +155,7 @@ class _Counting(TorchFunctionMode):
         return out
 
 
-def _footprint(task: Task) -> int:
+def _footprint(task: Evaluation) -> int:
     """Bytes a replica takes in a batch: more than enough, since not all of it is there at once."""
     few = min(len(task.x), task.batch_size, 8)
     with _Counting() as counting:

@@ -15,19 +15,19 @@ from prunewald.ensemble.replicas import Make, build, tensors, train_
 from prunewald.uncertainty import Online
 from prunewald.util.tensors import zero_
 
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+BatchLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Start: TypeAlias = Literal["independent", "same"] | Mapping[str, Tensor]
-Table: TypeAlias = dict[str, Tensor]
+TensorDict: TypeAlias = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Job:
-    """Replicas to train: one for each seed. Tensors by name hold one row a replica, (R, ...)."""
+    """Replicas to train: one for each seed. TensorDict by name hold one row a replica, (R, ...)."""
 
     make: Make
     x: Tensor
     y: Tensor
-    loss: Loss
+    loss: BatchLoss
     seeds: tuple[int, ...]
     epochs: int
     batch_size: int
@@ -39,7 +39,7 @@ class Job:
     device: torch.device
     summed: bool = False  # the loss is the sum over a batch, not the mean
     first_epoch: int = 0  # what the epochs are numbered from
-    optimizer_state: Mapping[str, Table] = field(default_factory=dict)
+    optimizer_state: Mapping[str, TensorDict] = field(default_factory=dict)
     keep_optimizer: bool = False
 
     def rows(self, first: int, last: int) -> "Job":
@@ -89,7 +89,7 @@ def ready_model(job: Job) -> nn.Module:
     return train_(build(job.make, job.seeds[0]).to(job.device))
 
 
-def initial(job: Job) -> Table:
+def initial(job: Job) -> TensorDict:
     """The parameters and buffers each replica starts with, (R, ...), masked, on the job's device."""
     state = _unmasked(job)
     for name, mask in job.masks.items():
@@ -97,7 +97,7 @@ def initial(job: Job) -> Table:
     return state
 
 
-def _unmasked(job: Job) -> Table:
+def _unmasked(job: Job) -> TensorDict:
     if job.start == "independent":
         models = (build(job.make, seed) for seed in job.seeds)
         return _stacked([_state(model) for model in models], job.device)
@@ -105,11 +105,11 @@ def _unmasked(job: Job) -> Table:
     return {name: t.to(job.device).clone(memory_format=torch.contiguous_format) for name, t in job.start.items()}
 
 
-def _state(model: nn.Module) -> Table:
+def _state(model: nn.Module) -> TensorDict:
     return {name: tensor.detach() for name, tensor in tensors(model).items()}
 
 
-def _stacked(states: Sequence[Table], device: torch.device) -> Table:
+def _stacked(states: Sequence[TensorDict], device: torch.device) -> TensorDict:
     return {name: torch.stack([state[name] for state in states]).to(device) for name in states[0]}
 
 
@@ -130,7 +130,7 @@ def resolved(start: Start, job: Job) -> Start:
     return {n: per_replica(f"start[{n!r}]", whole[n].to(t.dtype), t, len(job.seeds)) for n, t in own.items()}
 
 
-def masks_of(masks: Mapping[str, Tensor] | None, job: Job) -> Table:
+def masks_of(masks: Mapping[str, Tensor] | None, job: Job) -> TensorDict:
     """Masks (True: the weight lives) with one row a replica."""
     if not masks:
         return {}

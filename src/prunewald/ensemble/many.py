@@ -13,13 +13,13 @@ from torch import Tensor
 
 from prunewald.ensemble import carry, ray_tasks, trial_step
 from prunewald.ensemble.chunks import in_chunks, memory
-from prunewald.ensemble.job import Job, Loss, Start, check_rows, masks_of, resolved
+from prunewald.ensemble.job import BatchLoss, Job, Start, check_rows, masks_of, resolved
 from prunewald.ensemble.recipes import Recipe, RMSprop
 from prunewald.ensemble.replicas import Make, separate
 from prunewald.ensemble.result import Result, joined
-from prunewald.ensemble.saving import Folder
-from prunewald.ensemble.trainer import Alone
-from prunewald.ensemble.vmap_trainer import Together
+from prunewald.ensemble.saving import TrainingFolder
+from prunewald.ensemble.trainer import LoopTrainer
+from prunewald.ensemble.vmap_trainer import VmapTrainer
 from prunewald.uncertainty import Online, PseudoBootstrap
 from prunewald.util.files import FilePath
 from prunewald.util.progress import note, progress_bar
@@ -33,7 +33,7 @@ def train_many(
     x: Tensor,
     y: Tensor,
     *,
-    loss: Loss = F.cross_entropy,
+    loss: BatchLoss = F.cross_entropy,
     seeds: Iterable[int] | None = None,
     epochs: int,
     first_epoch: int = 0,
@@ -128,31 +128,31 @@ def train(
     folder: Path | None = None,
 ) -> Result:
     """Train a job here, in as many chunks as memory asks for."""
-    job = replace(job, summed=trial_step.adds_up(job))
-    saved = None if folder is None else Folder.of(folder, job)
+    job = replace(job, summed=trial_step.loss_is_sum(job))
+    saved = None if folder is None else TrainingFolder.of(folder, job)
     if saved and (begun := saved.begun()):
         way, size = begun
         if how in ("auto", way):
             how, chunk = way, chunk or size
     reason = "asked for" if how == "loop" else ""
-    if how == "auto" and (reason := trial_step.why_alone(job)):
+    if how == "auto" and (reason := trial_step.cannot_vmap(job)):
         note(f"prunewald: the replicas are trained one by one, since the model cannot be vectorised: {reason}")
     if not reason and chunk is None:
         chunk = max(1, min(len(job.seeds), memory(job.device) // trial_step.footprint(job)))
     if how == "auto" and not reason and job.device.type == "cpu":
-        reason = trial_step.faster_alone(job, min(len(job.seeds), chunk or 1, 8))
+        reason = trial_step.loop_is_faster(job, min(len(job.seeds), chunk or 1, 8))
 
-    def fit(trainer: type[Alone] | type[Together], first: int, last: int) -> Result:
-        file = None if saved is None else saved.saves(trainer.how, first, last - first)
+    def fit(trainer: type[LoopTrainer] | type[VmapTrainer], first: int, last: int) -> Result:
+        file = None if saved is None else saved.file(trainer.how, first, last - first)
         return trainer(job.rows(first, last)).fit(tick, file, more=last < len(job.seeds))
 
     if reason:
-        alone = [fit(Alone, r, r + 1) for r in range(len(job.seeds))]
+        alone = [fit(LoopTrainer, r, r + 1) for r in range(len(job.seeds))]
         return replace(joined(alone), how=f"loop: {reason}")
 
     def part(first: int, last: int) -> Result:
         torch.cuda.empty_cache()  # nothing can be freed while a graph is captured
-        return fit(Together, first, last)
+        return fit(VmapTrainer, first, last)
 
     return joined(in_chunks(part, len(job.seeds), chunk or 1))
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.ensemble import carry, evaluation
-from prunewald.ensemble.evaluation import Metric, Options, correct
-from prunewald.ensemble.job import Table
+from prunewald.ensemble.evaluation import EvaluationOptions, Metric, correct
+from prunewald.ensemble.job import TensorDict
 from prunewald.ensemble.replicas import Make, build, tensors
 from prunewald.uncertainty import Estimate
 
@@ -21,19 +21,21 @@ class Result:
 
     make: Make = field(repr=False)
     seeds: tuple[int, ...]
-    params: Table = field(repr=False)
-    buffers: Table = field(repr=False)
+    params: TensorDict = field(repr=False)
+    buffers: TensorDict = field(repr=False)
     losses: Tensor = field(repr=False)  # (R, epochs): the mean over each epoch's samples, as they were seen
-    second_moment: Table = field(repr=False)  # the optimizer's mean squared gradient, unbiased; empty for SGD
+    second_moment: TensorDict = field(repr=False)  # the optimizer's mean squared gradient, unbiased; empty for SGD
     estimates: tuple[dict[str, Estimate], ...] = field(repr=False)  # one for each of `collect`
     how: str
-    optimizer_state: dict[str, Table] = field(default_factory=dict, repr=False)  # by torch's keys, if it was to be kept
+    optimizer_state: dict[str, TensorDict] = field(
+        default_factory=dict, repr=False
+    )  # by torch's keys, if it was to be kept
 
     def __len__(self) -> int:
         return len(self.seeds)
 
     @property
-    def sigma(self) -> Table:
+    def sigma(self) -> TensorDict:
         """Sigma by the first of `collect`, (R, ...)."""
         return {name: estimate.sigma for name, estimate in self._first().items()}
 
@@ -48,7 +50,7 @@ class Result:
         return self.estimates[0]
 
     @property
-    def state(self) -> Table:
+    def state(self) -> TensorDict:
         """Parameters and buffers: what `start=` takes to train on."""
         return {**self.params, **self.buffers}
 
@@ -70,11 +72,11 @@ class Result:
             optimizer_state={name: _rows(table, at) for name, table in self.optimizer_state.items()},
         )
 
-    def accuracy(self, x: Tensor, y: Tensor, **options: Unpack[Options]) -> Tensor:
+    def accuracy(self, x: Tensor, y: Tensor, **options: Unpack[EvaluationOptions]) -> Tensor:
         """The share of samples that each replica gets right, (R,); options as of `evaluate`."""
         return evaluation.accuracies(self.make, self.state, x, y, **options)
 
-    def evaluate(self, x: Tensor, y: Tensor, metric: Metric = correct, **options: Unpack[Options]) -> Tensor:
+    def evaluate(self, x: Tensor, y: Tensor, metric: Metric = correct, **options: Unpack[EvaluationOptions]) -> Tensor:
         """A metric of each replica and sample, (R, N); options as of `evaluate`."""
         return evaluation.evaluate(self.make, self.state, x, y, metric, **options)
 
@@ -108,7 +110,7 @@ def joined(results: Sequence[Result]) -> Result:
     )
 
 
-def _rows(table: Table, at: Tensor) -> Table:
+def _rows(table: TensorDict, at: Tensor) -> TensorDict:
     return {name: tensor[at] for name, tensor in table.items()}
 
 
@@ -116,7 +118,7 @@ def _estimate_rows(estimate: Estimate, at: Tensor) -> Estimate:
     return Estimate(estimate.sigma[at], None if estimate.dead is None else estimate.dead[at])
 
 
-def _joined(tables: Sequence[Table]) -> Table:
+def _joined(tables: Sequence[TensorDict]) -> TensorDict:
     return {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
 
 

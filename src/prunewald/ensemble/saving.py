@@ -27,7 +27,7 @@ class SavedError(ValueError):
 
 
 @dataclass
-class Saves:
+class SavedFile:
     """The file of some of the replicas."""
 
     path: Path
@@ -61,14 +61,14 @@ class Saves:
 
 
 @dataclass(frozen=True)
-class Folder:
+class TrainingFolder:
     """Where a job is saved. Files are named by the job, so that others in the same folder are left alone."""
 
     path: Path
     name: str
 
     @classmethod
-    def of(cls, path: Path, job: Job) -> "Folder":
+    def of(cls, path: Path, job: Job) -> "TrainingFolder":
         """For this job."""
         found = hashlib.sha256()
         for part in [first_model(job), *(getattr(job, each.name) for each in fields(job) if each.name not in _APART)]:
@@ -83,9 +83,9 @@ class Folder:
                 return how, int(file.name.split("-")[2])
         return None
 
-    def saves(self, how: str, first: int, size: int) -> Saves:
+    def file(self, how: str, first: int, size: int) -> SavedFile:
         """The file for so many replicas from `first` on."""
-        return Saves(self.path / f"{how}-{first:05}-{size}-{self.name}.pt")
+        return SavedFile(self.path / f"{how}-{first:05}-{size}-{self.name}.pt")
 
 
 def _pieces(value: Any) -> Iterator[bytes]:

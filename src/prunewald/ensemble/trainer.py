@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from prunewald.ensemble import carry, draws, estimates
 from prunewald.ensemble.estimates import Estimates
-from prunewald.ensemble.job import Job, Table, initial, ready_model
+from prunewald.ensemble.job import Job, TensorDict, initial, ready_model
 from prunewald.ensemble.replicas import seeded, tensors
 from prunewald.ensemble.result import Result
-from prunewald.ensemble.saving import Saves
+from prunewald.ensemble.saving import SavedFile
 from prunewald.ensemble.swap import Swap
 from prunewald.model.optimizers import forget_, mean_square_gradient
 from prunewald.uncertainty import Estimate, Online
@@ -27,7 +27,14 @@ class Trainer(ABC):
     how: str
 
     def __init__(
-        self, job: Job, model: nn.Module, params: Table, fixed: Table, alive: Table, carried: carry.Carried, fast: bool
+        self,
+        job: Job,
+        model: nn.Module,
+        params: TensorDict,
+        fixed: TensorDict,
+        alive: TensorDict,
+        carried: carry.Carried,
+        fast: bool,
     ) -> None:
         self.job, self.model, self.params, self.fixed, self.alive = job, model, params, fixed, alive
         self.x, self.y = job.x.to(job.device), job.y.to(job.device)
@@ -53,8 +60,8 @@ class Trainer(ABC):
         """What an estimator says of each replica, by parameter name."""
 
     @abstractmethod
-    def stacked(self, table: Table) -> Table:
-        """Tensors with one row a replica."""
+    def stacked(self, table: TensorDict) -> TensorDict:
+        """TensorDict with one row a replica."""
 
     @abstractmethod
     def context(self) -> AbstractContextManager[Any]:
@@ -64,7 +71,7 @@ class Trainer(ABC):
     def begin(self, epoch: int) -> None:
         """What comes before each epoch."""
 
-    def untrained(self) -> Table:
+    def untrained(self) -> TensorDict:
         """Buffers, and parameters without a gradient."""
         return self.fixed
 
@@ -86,7 +93,7 @@ class Trainer(ABC):
         self.count += 1
         self.total += losses if self.job.summed else losses * rows.shape[1]
 
-    def fit(self, tick: Callable[[int], object], saves: Saves | None = None, *, more: bool = False) -> Result:
+    def fit(self, tick: Callable[[int], object], saves: SavedFile | None = None, *, more: bool = False) -> Result:
         """Train to the end; `tick` is told how many replicas finished an epoch.
 
         It goes on from what was saved, and is saved on its way; at its end too if there is `more` to train.
@@ -152,14 +159,14 @@ class Trainer(ABC):
         found = self.estimate(recipe, state)
         return {n: Estimate(sigma.cpu(), None if dead is None else dead.cpu()) for n, (sigma, dead) in found.items()}
 
-    def _kept(self) -> dict[str, Table]:
+    def _kept(self) -> dict[str, TensorDict]:
         return {name: self._cpu(table) for name, table in carry.kept(self.optimizer, self.params).items()}
 
-    def _cpu(self, table: Table) -> Table:
+    def _cpu(self, table: TensorDict) -> TensorDict:
         return {name: tensor.detach().cpu() for name, tensor in self.stacked(table).items()}
 
 
-class Alone(Trainer):
+class LoopTrainer(Trainer):
     """One replica in a plain loop; `noise=False`: without dropout."""
 
     how = "loop"
@@ -172,11 +179,11 @@ class Alone(Trainer):
         with torch.no_grad():
             for name, tensor in initial(job).items():
                 own[name].copy_(tensor[0])
-        params: Table = {name: param for name, param in model.named_parameters() if param.requires_grad}
+        params: TensorDict = {name: param for name, param in model.named_parameters() if param.requires_grad}
         alive = {name: mask[0].to(job.device) for name, mask in job.masks.items() if name in params}
-        super().__init__(job, model, params, {}, alive, carry.of_one(job.optimizer_state), fast=False)
+        super().__init__(job, model, params, {}, alive, carry.unstacked(job.optimizer_state), fast=False)
 
-    def untrained(self) -> Table:
+    def untrained(self) -> TensorDict:
         """Read anew, since a model may put another tensor in a buffer's place."""
         return {name: tensor for name, tensor in tensors(self.model).items() if name not in self.params}
 
@@ -190,11 +197,11 @@ class Alone(Trainer):
 
     def estimate(self, recipe: Online, state: State) -> Estimates:
         """Of the one."""
-        found = estimates.of_one(recipe, state, self.params, self.alive, self.optimizer)
+        found = estimates.of_model(recipe, state, self.params, self.alive, self.optimizer)
         return {name: estimates.stacked([each]) for name, each in found.items()}
 
-    def stacked(self, table: Table) -> Table:
-        """Tensors with one row."""
+    def stacked(self, table: TensorDict) -> TensorDict:
+        """TensorDict with one row."""
         return {name: tensor[None] for name, tensor in table.items()}
 
     def context(self) -> AbstractContextManager[Any]:

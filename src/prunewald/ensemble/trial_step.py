@@ -8,16 +8,16 @@ from torch import Tensor
 
 from prunewald.ensemble.job import Job
 from prunewald.ensemble.replicas import seeded
-from prunewald.ensemble.trainer import Alone, Trainer
-from prunewald.ensemble.vmap_trainer import Together
+from prunewald.ensemble.trainer import LoopTrainer, Trainer
+from prunewald.ensemble.vmap_trainer import VmapTrainer
 
 _PAIR = 2
 _SAME = 1e-2  # relative difference of gradients; a wrong one differs by about 1, rounding by less than 1e-3
 
 
-def adds_up(job: Job) -> bool:
+def loss_is_sum(job: Job) -> bool:
     """Whether the loss of a batch is the sum of its samples' losses, rather than their mean."""
-    trainer = Alone(job.rows(0, 1), noise=False)
+    trainer = LoopTrainer(job.rows(0, 1), noise=False)
     rows = trainer.job.epoch(0, trainer.job.sample())[0]
     half = rows[:, : max(2, rows.shape[1] // 2)]  # BatchNorm needs two
     with trainer.context():
@@ -26,14 +26,14 @@ def adds_up(job: Job) -> bool:
     return 1.5 * once < twice < 3 * once
 
 
-def why_alone(job: Job) -> str:
+def cannot_vmap(job: Job) -> str:
     """Why the model cannot be vectorised; empty if it can: a trial step gives what separate models give."""
     job = job.rows(0, _PAIR)
     rows = job.epoch(0, job.sample())[0]
-    singles = [Alone(job.rows(r, r + 1)) for r in range(len(job.seeds))]
+    singles = [LoopTrainer(job.rows(r, r + 1)) for r in range(len(job.seeds))]
     wanted = [_trial(single, rows[r : r + 1]) for r, single in enumerate(singles)]
     try:
-        got = _trial(Together(job), rows)
+        got = _trial(VmapTrainer(job), rows)
     except Exception as error:  # whatever vmap cannot do
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"[:200]
     for name, tensor in got.items():
@@ -56,7 +56,7 @@ def _differ(a: Tensor, b: Tensor) -> bool:
     return not bool((a - b).norm() <= _SAME * b.norm() + 1e-7)
 
 
-def seconds(trainer: Trainer, batches: Sequence[Tensor]) -> float:
+def step_seconds(trainer: Trainer, batches: Sequence[Tensor]) -> float:
     """Time of a step and a replica: the best of a few."""
     times = []
     with trainer.context():
@@ -67,18 +67,18 @@ def seconds(trainer: Trainer, batches: Sequence[Tensor]) -> float:
     return min(times) / len(trainer.job.seeds)
 
 
-def faster_alone(job: Job, chunk: int) -> str:
+def loop_is_faster(job: Job, chunk: int) -> str:
     """Why a plain loop is the better way on this CPU; empty if it is not."""
     job = job.rows(0, chunk)
-    together = seconds(Together(job), [job.epoch(0, job.sample())[0]] * 4)
+    together = step_seconds(VmapTrainer(job), [job.epoch(0, job.sample())[0]] * 4)
     job = job.rows(0, 1)
-    alone = seconds(Alone(job), [job.epoch(0, job.sample())[0]] * 6)
+    alone = step_seconds(LoopTrainer(job), [job.epoch(0, job.sample())[0]] * 6)
     return "" if together <= alone else f"faster here ({1e3 * alone:.2f} ms a step against {1e3 * together:.2f})"
 
 
 def footprint(job: Job) -> int:
     """Bytes a replica takes in training: weights, optimizer, what is collected, activations."""
-    trainer = Alone(job.rows(0, 1))  # older torch cannot count what a vectorised pass saves
+    trainer = LoopTrainer(job.rows(0, 1))  # older torch cannot count what a vectorised pass saves
     rows = trainer.job.epoch(0, trainer.job.sample())[0]
     held = 0
 

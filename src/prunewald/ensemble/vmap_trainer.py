@@ -10,7 +10,7 @@ from torch.func import functional_call, vmap
 
 from prunewald.ensemble import carry, estimates
 from prunewald.ensemble.estimates import Estimates
-from prunewald.ensemble.job import Job, Table, initial, ready_model
+from prunewald.ensemble.job import Job, TensorDict, initial, ready_model
 from prunewald.ensemble.swap import Swap
 from prunewald.ensemble.trainer import Trainer
 from prunewald.uncertainty import Online
@@ -19,7 +19,7 @@ from prunewald.uncertainty.base import State
 _WARM = 3  # steps of a batch size before it is captured: libraries set themselves up in the first ones
 
 
-class Together(Trainer):
+class VmapTrainer(Trainer):
     """Replicas as rows of stacked tensors."""
 
     how = "vmap"
@@ -32,7 +32,7 @@ class Together(Trainer):
         fixed = {name: tensor for name, tensor in state.items() if name not in trained}
         alive = {name: mask.to(job.device) for name, mask in job.masks.items() if name in trained}
         cuda = job.device.type == "cuda"
-        carried = carry.of_all(job.optimizer_state, job.optimizer)
+        carried = carry.stacked(job.optimizer_state, job.optimizer)
         super().__init__(job, model, params, fixed, alive, carried, fast=cuda)
         self.fast = cuda
         self.stream = torch.cuda.Stream(job.device) if cuda else None
@@ -46,7 +46,7 @@ class Together(Trainer):
         losses: Tensor = vmap(self._one, randomness="error")(self.params, self.fixed, self.key, *batch)
         return losses
 
-    def _one(self, params: Table, fixed: Table, key: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _one(self, params: TensorDict, fixed: TensorDict, key: Tensor, x: Tensor, y: Tensor) -> Tensor:
         with Swap(key, self.count, self.fast):
             return self.job.loss(functional_call(self.model, (params, fixed), (x,)), y)
 
@@ -81,9 +81,9 @@ class Together(Trainer):
 
     def estimate(self, recipe: Online, state: State) -> Estimates:
         """Of all at once."""
-        return estimates.of_all(recipe, state, self.params, self.alive, self.optimizer)
+        return estimates.of_replicas(recipe, state, self.params, self.alive, self.optimizer)
 
-    def stacked(self, table: Table) -> Table:
+    def stacked(self, table: TensorDict) -> TensorDict:
         """They are, but for the step counts of the optimizer."""
         return {name: t if t.dim() else t.repeat(len(self.job.seeds)) for name, t in table.items()}
 
@@ -102,7 +102,7 @@ class Graph(NamedTuple):
     rows: Tensor
     grads: dict[str, Tensor | None]
 
-    def replay(self, rows: Tensor, params: Table) -> None:
+    def replay(self, rows: Tensor, params: TensorDict) -> None:
         """Take the step with these rows."""
         self.rows.copy_(rows)
         self.graph.replay()
