@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
 
-from prunewald.ensemble import SGD, RMSprop, draws, train_many, trial_step
-from prunewald.ensemble import many as front
+from prunewald.ensemble import SGD, RMSprop, draws, local, train_many, trial_step
 from prunewald.ensemble.swap import Swap
 from prunewald.ensemble.vmap_trainer import VmapTrainer
 from prunewald.uncertainty import PseudoBootstrap
@@ -193,7 +192,7 @@ def job_of(make):
     """The job that train_many would run."""
     kept = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(front, "train", lambda job, *_: kept.append(job))
+        patch.setattr("prunewald.ensemble.many.train", lambda job, *_: kept.append(job))
         many(make)
     return kept[0]
 
@@ -258,14 +257,14 @@ def test_chunks_fit_into_memory(monkeypatch):
     need = trial_step.footprint(job_of(net))
     weights = 8 * sum(p.numel() for p in net().parameters())
     assert 6 * weights < need < 60 * weights + 50_000
-    monkeypatch.setattr(front, "memory", lambda device: int(2.5 * need))
+    monkeypatch.setattr(local, "memory", lambda device: int(2.5 * need))
 
     class Watched(VmapTrainer):
         def __init__(self, job):
             sizes.append(len(job.seeds))
             super().__init__(job)
 
-    monkeypatch.setattr(front, "VmapTrainer", Watched)
+    monkeypatch.setattr(local, "VmapTrainer", Watched)
     same(many(), whole)
     assert sizes == [2, 2]
 
@@ -279,7 +278,7 @@ def test_out_of_memory_halves_the_chunk(monkeypatch):
                 raise torch.cuda.OutOfMemoryError
             super().__init__(job)
 
-    monkeypatch.setattr(front, "VmapTrainer", Small)
+    monkeypatch.setattr(local, "VmapTrainer", Small)
     same(many(), whole)
 
 

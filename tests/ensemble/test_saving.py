@@ -162,7 +162,7 @@ def test_another_training_begins_anew_and_leaves_the_first_alone(other, tmp_path
 
 def test_memory_may_be_less_when_it_goes_on(tmp_path, monkeypatch):
     killed_after(5, monkeypatch, tmp_path, how="vmap", chunk=2)
-    monkeypatch.setattr("prunewald.ensemble.many.memory", lambda device: 0)
+    monkeypatch.setattr("prunewald.ensemble.local.memory", lambda device: 0)
     ran = counting(Trainer, "_snapshot", monkeypatch)
     assert same(many(tmp_path, how="vmap"), many(None, how="vmap", chunk=2))
     assert len(ran) == 2 * EPOCHS - 1 - 5

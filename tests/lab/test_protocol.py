@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import prunewald as pw
 from prunewald.ensemble import saving
 from prunewald.ensemble.draws import order
+from prunewald.ensemble.loop_trainer import LoopTrainer
 from prunewald.ensemble.replicas import build
-from prunewald.ensemble.trainer import LoopTrainer
 from prunewald.lab.architectures import MLP, PaperCNN
 from prunewald.lab.data import Raw, split
 from prunewald.lab.protocol import Over

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.ensemble.job import Job, TensorDict, first_model, per_replica
+from prunewald.ensemble.job import Job, TensorDict
 from prunewald.ensemble.recipes import Recipe
+from prunewald.ensemble.start import first_model, per_replica
 
 Carried: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 

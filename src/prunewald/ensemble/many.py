@@ -1,7 +1,7 @@
 """The front door: train R copies of a model together."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,21 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prunewald.ensemble import carry, ray_tasks, trial_step
-from prunewald.ensemble.chunks import in_chunks, memory
-from prunewald.ensemble.job import BatchLoss, Job, Start, check_rows, masks_of, resolved
+from prunewald.ensemble import carry, ray_tasks
+from prunewald.ensemble.job import BatchLoss, Job, Start, check_rows
+from prunewald.ensemble.local import How, train
 from prunewald.ensemble.recipes import Recipe, RMSprop
 from prunewald.ensemble.replicas import Make, separate
-from prunewald.ensemble.result import Result, joined
-from prunewald.ensemble.saving import TrainingFolder
-from prunewald.ensemble.trainer import LoopTrainer
-from prunewald.ensemble.vmap_trainer import VmapTrainer
+from prunewald.ensemble.result import Result
+from prunewald.ensemble.start import masks_of, resolved
 from prunewald.uncertainty import Online, PseudoBootstrap
 from prunewald.util.files import FilePath
-from prunewald.util.progress import note, progress_bar
+from prunewald.util.progress import progress_bar
 from prunewald.util.registry import make as make_part
-
-How = Literal["auto", "vmap", "loop"]
 
 
 def train_many(
@@ -118,43 +114,6 @@ def train_many(
         raise ValueError(f"executor={executor!r}: must be 'ray' or None")
     with progress_bar(total=len(job.seeds) * epochs, unit="epoch", show=progress) as bar:
         return train(job, how, chunk, bar.update, None if folder is None else Path(folder))
-
-
-def train(
-    job: Job,
-    how: How,
-    chunk: int | None = None,
-    tick: Callable[[int], object] = bool,
-    folder: Path | None = None,
-) -> Result:
-    """Train a job here, in as many chunks as memory asks for."""
-    job = replace(job, summed=trial_step.loss_is_sum(job))
-    saved = None if folder is None else TrainingFolder.of(folder, job)
-    if saved and (begun := saved.begun()):
-        way, size = begun
-        if how in ("auto", way):
-            how, chunk = way, chunk or size
-    reason = "asked for" if how == "loop" else ""
-    if how == "auto" and (reason := trial_step.cannot_vmap(job)):
-        note(f"prunewald: the replicas are trained one by one, since the model cannot be vectorised: {reason}")
-    if not reason and chunk is None:
-        chunk = max(1, min(len(job.seeds), memory(job.device) // trial_step.footprint(job)))
-    if how == "auto" and not reason and job.device.type == "cpu":
-        reason = trial_step.loop_is_faster(job, min(len(job.seeds), chunk or 1, 8))
-
-    def fit(trainer: type[LoopTrainer] | type[VmapTrainer], first: int, last: int) -> Result:
-        file = None if saved is None else saved.file(trainer.how, first, last - first)
-        return trainer(job.rows(first, last)).fit(tick, file, more=last < len(job.seeds))
-
-    if reason:
-        alone = [fit(LoopTrainer, r, r + 1) for r in range(len(job.seeds))]
-        return replace(joined(alone), how=f"loop: {reason}")
-
-    def part(first: int, last: int) -> Result:
-        torch.cuda.empty_cache()  # nothing can be freed while a graph is captured
-        return fit(VmapTrainer, first, last)
-
-    return joined(in_chunks(part, len(job.seeds), chunk or 1))
 
 
 def _check(job: Job) -> None:

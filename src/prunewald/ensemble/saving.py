@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
-from prunewald.ensemble.job import Job, first_model
+from prunewald.ensemble.job import Job
+from prunewald.ensemble.start import first_model
 from prunewald.util.files import replacing
 
 How: TypeAlias = Literal["vmap", "loop"]

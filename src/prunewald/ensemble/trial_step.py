@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from prunewald.ensemble.job import Job
+from prunewald.ensemble.loop_trainer import LoopTrainer
 from prunewald.ensemble.replicas import seeded
-from prunewald.ensemble.trainer import LoopTrainer, Trainer
+from prunewald.ensemble.trainer import Trainer
 from prunewald.ensemble.vmap_trainer import VmapTrainer
 
 _PAIR = 2

@@ -10,7 +10,8 @@ from torch.func import functional_call, vmap
 
 from prunewald.ensemble import carry, estimates
 from prunewald.ensemble.estimates import Estimates
-from prunewald.ensemble.job import Job, TensorDict, initial, ready_model
+from prunewald.ensemble.job import Job, TensorDict
+from prunewald.ensemble.start import initial, ready_model
 from prunewald.ensemble.swap import Swap
 from prunewald.ensemble.trainer import Trainer
 from prunewald.uncertainty import Online
