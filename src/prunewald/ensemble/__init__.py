@@ -1,4 +1,4 @@
-"""Many models trained at once."""
+"""Many models trained and evaluated at once."""
 
 from prunewald.ensemble.evaluation import accuracies, correct, evaluate
 from prunewald.ensemble.many import train_many

@@ -1,27 +1,40 @@
-"""The front door: train R copies of a model together."""
+"""`train_many`: what the caller gives is checked and becomes a job, which is run here or on a Ray cluster."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from prunewald.core.base import Online
 from prunewald.ensemble import carry, ray_tasks
-from prunewald.ensemble.job import BatchLoss, Job, Start, check_rows
-from prunewald.ensemble.local import How, train
+from prunewald.ensemble.job import BatchLoss, How, Job, Start, check_data, check_rows
+from prunewald.ensemble.local import train
 from prunewald.ensemble.recipes import Recipe, RMSprop
 from prunewald.ensemble.replicas import Make, separate
 from prunewald.ensemble.result import Result
 from prunewald.ensemble.start import masks_of, resolved
-from prunewald.uncertainty import Online, PseudoBootstrap
+from prunewald.util.arguments import one_of, whole
 from prunewald.util.files import FilePath
 from prunewald.util.progress import progress_bar
 from prunewald.util.registry import make as make_part
+
+
+class RunOptions(TypedDict, total=False):
+    """Where and how `train_many` runs, as its docstring says; but for rounding, none of this changes the result."""
+
+    how: How
+    chunk: int | None
+    progress: bool
+    executor: Literal["ray"] | None
+    address: str | None
+    device: torch.device | str | None
+    folder: FilePath | None
 
 
 def train_many(
@@ -41,6 +54,111 @@ def train_many(
     keep_optimizer: bool = False,
     masks: Mapping[str, Tensor] | None = None,
     collect: Online | str | Sequence[Online | str] = (),
+    **options: Unpack[RunOptions],
+) -> Result:
+    """Train one replica of a model for each seed, all at once.
+
+    The initialisation, resampling, data order and dropout noise of a replica depend on its own seed alone.
+
+    What is trained:
+
+    - `make_model`: a function without arguments that builds the model, or a model; one that is given is copied, and
+      for start="independent" its modules need reset_parameters(). Parameters with requires_grad=False keep their
+      values. It is trained as after model.train(), but modules that alone are in eval mode stay in it.
+    - `x`, `y`: inputs and targets, one row for each sample.
+    - `loss`: a function of the outputs and targets of a batch, which gives their mean loss or their summed loss.
+    - `seeds`: one for each replica; they may repeat. None: the seeds of the result to start from, or range(100).
+    - `epochs`, `batch_size`: the batches of an epoch are as equal as can be, with at most `batch_size` samples.
+    - `optimizer`: SGD, RMSprop, Adam or AdamW of `prunewald.ensemble`, with their settings.
+    - `resample`: "bootstrap" draws data of its own for each replica, with replacement; a tensor (R, m) says which rows
+      of the data each replica has.
+    - `masks`: bool tensors by parameter name, True where a weight is alive, one for all replicas or (R, ...). The
+      other weights are zero and stay so.
+    - `collect`: one or more estimators that watch every replica, such as PseudoBootstrap(last=200), or their names.
+
+    How it begins and goes on:
+
+    - `start`: an "independent" initialisation for each replica; the "same" for all; tensors by name (a state_dict, or
+      (R, ...) where each replica has its own); or an earlier result, with its optimizer's state if it has kept one.
+    - `keep_optimizer`: keep the optimizer's state in the result, so that training can go on exactly. After E epochs,
+      start=result and `first_epoch=E` go on with the order of the data and the noise of epoch E.
+    - `optimizer_state`: a state of the optimizer that does not come with a result. At pruned places momentum is
+      forgotten, and second moments stay.
+
+    Where and how it runs (`RunOptions`):
+
+    - `how`: "vmap" trains the replicas together, "loop" one after the other; "auto" finds out by a trial whether vmap
+      is possible and, on a CPU, whether it is faster.
+    - `chunk`: how many replicas are trained at once; None: as many as fit into memory.
+    - `device`: where to train; None: where `x` is.
+    - `progress`: whether to show a progress bar.
+    - `executor="ray"`: divide the replicas over the machines of a Ray cluster at `address` (None: this machine).
+    - `folder`: save the training there, after an epoch, once a minute or less often where saving takes long. The same
+      call goes on where a killed one was, to the same result. Delete the folder when the result is safe.
+    """
+    job = Job(
+        make=separate(make_model),
+        x=x,
+        y=y,
+        loss=loss,
+        seeds=_seeds(seeds, start),
+        epochs=whole("epochs", epochs, 1),
+        batch_size=whole("batch_size", batch_size, 1),
+        optimizer=optimizer,
+        resample=resample,
+        device=x.device,
+        first_epoch=whole("first_epoch", first_epoch, 0),
+        keep_optimizer=keep_optimizer,
+    )
+    return _run(_completed(job, start, optimizer_state, masks, collect), **options)
+
+
+def _seeds(seeds: Iterable[int] | None, start: Start | Result) -> tuple[int, ...]:
+    if seeds is None:
+        seeds = start.seeds if isinstance(start, Result) else range(100)
+    found = tuple(int(seed) for seed in seeds)
+    if not found:
+        raise ValueError("seeds is empty: give one for each replica, such as range(100)")
+    return found
+
+
+def _completed(
+    job: Job,
+    start: Start | Result,
+    optimizer_state: carry.Carried | None,
+    masks: Mapping[str, Tensor] | None,
+    collect: Online | str | Sequence[Online | str],
+) -> Job:
+    """The job with what has to be checked against its model, its data and the number of its replicas."""
+    check_data(job.x, job.y)
+    if isinstance(job.resample, Tensor):
+        check_rows("resample", job.resample, len(job.seeds), len(job.x))
+    elif job.resample not in (None, "bootstrap"):
+        raise ValueError(f"resample={job.resample!r}: give 'bootstrap', None, or rows of the data, (R, m)")
+    if isinstance(start, Result):
+        optimizer_state = start.optimizer_state if optimizer_state is None else optimizer_state
+        start = start.state
+    many: Sequence[Any] = collect if isinstance(collect, list | tuple) else (collect,)
+    return replace(
+        job,
+        start=resolved(start, job),
+        optimizer_state=carry.checked(optimizer_state or {}, job),
+        masks=masks_of(masks, job),
+        collect=tuple(_estimator(choice, job.epochs * job.batches) for choice in many),
+    )
+
+
+def _estimator(choice: Any, steps: int) -> Online:
+    """The estimator a caller means, for a training of so many steps."""
+    found = make_part("uncertainty", choice)
+    if not isinstance(found, Online) or not found.learns:
+        raise TypeError(f"collect={choice!r}: give what watches a training, such as PseudoBootstrap(last=200)")
+    return found.with_horizon(steps) if found.horizon is None else found
+
+
+def _run(
+    job: Job,
+    *,
     how: How = "auto",
     chunk: int | None = None,
     progress: bool = True,
@@ -49,94 +167,13 @@ def train_many(
     device: torch.device | str | None = None,
     folder: FilePath | None = None,
 ) -> Result:
-    """Train one replica of a model for each seed, all at once.
-
-    - `make_model`: a function without arguments that builds the model, or a model (its parts need reset_parameters()
-      for start="independent"). Parameters with requires_grad=False keep the values they have there. It is trained as
-      after model.train(), except that parts in eval mode by themselves, in a model that is not, stay so.
-    - `loss`: of a batch, its mean or its sum.
-    - `seeds`: one for each replica, which may repeat; None: those of the result to start from, or range(100).
-    - `resample`: "bootstrap" draws each replica's own data with replacement; or rows of the data, (R, m).
-    - `start`: "independent" initialisations, the "same" for all, or tensors by name (a state_dict; (R, ...) where each
-      replica has its own; an earlier result to train on, with the optimizer's state if it has kept one).
-    - `keep_optimizer`: the result has the optimizer's state, to train on exactly: after E epochs, with start=result and
-      first_epoch=E, which goes on with their data order and noise. `optimizer_state` gives one apart from a result. At
-      pruned places momentum is forgotten, second moments stay.
-    - `masks`: by parameter name, True where a weight lives, for all or (R, ...): the others are and stay zero.
-    - `collect`: estimators such as PseudoBootstrap(last=200), for every replica.
-    - `how`: "vmap", "loop", or what a trial finds possible and, on a CPU, faster. `chunk`: replicas at once; None: as
-      many as fit into memory.
-    - `executor="ray"`: divide the replicas over the machines of a Ray cluster at `address` (None: this machine).
-    - `folder`: the training is saved there, after an epoch, each minute or, if that takes long, less often. The same
-      call goes on where a killed one was, to the same result; delete the folder when the result is safe.
-
-    Initialisation, resampling, data order and dropout noise of a replica depend on its own seed only.
-    """
-    if seeds is None:
-        seeds = start.seeds if isinstance(start, Result) else range(100)
-    job = Job(
-        make=separate(make_model),
-        x=x,
-        y=y,
-        loss=loss,
-        seeds=tuple(int(seed) for seed in seeds),
-        epochs=epochs,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        resample=resample,
-        start="independent",
-        masks={},
-        collect=(),
-        device=torch.device(x.device if device is None else device),
-        first_epoch=first_epoch,
-        keep_optimizer=keep_optimizer,
-    )
-    _check(job)
-    if how not in ("auto", "vmap", "loop"):
-        raise ValueError(f"how={how!r}: must be 'auto', 'vmap' or 'loop'")
-    if chunk is not None and chunk < 1:
-        raise ValueError(f"chunk={chunk!r}: must be at least 1")
-    if isinstance(start, Result):
-        optimizer_state = start.optimizer_state if optimizer_state is None else optimizer_state
-        start = start.state
-    job = replace(
-        job,
-        start=resolved(start, job),
-        optimizer_state=carry.checked(optimizer_state or {}, job),
-        masks=masks_of(masks, job),
-        collect=_collectors(collect, job.epochs * job.batches),
-    )
+    one_of("how", how, get_args(How))
+    one_of("executor", executor, (None, "ray"))
+    chunk = None if chunk is None else whole("chunk", chunk, 1)
+    job = job if device is None else replace(job, device=torch.device(device))
     if executor == "ray":
         if folder is not None:
             raise ValueError(f"folder={os.fspath(folder)!r} is of this machine: leave it out with executor='ray'")
         return ray_tasks.spread(job, partial(train, how=how), chunk, address, progress)
-    if executor is not None:
-        raise ValueError(f"executor={executor!r}: must be 'ray' or None")
-    with progress_bar(total=len(job.seeds) * epochs, unit="epoch", show=progress) as bar:
+    with progress_bar(total=len(job.seeds) * job.epochs, unit="epoch", show=progress) as bar:
         return train(job, how, chunk, bar.update, None if folder is None else Path(folder))
-
-
-def _check(job: Job) -> None:
-    for name, least in (("epochs", 1), ("batch_size", 1), ("first_epoch", 0)):
-        if getattr(job, name) < least:
-            raise ValueError(f"{name}={getattr(job, name)!r}: must be at least {least}")
-    if not job.seeds:
-        raise ValueError("seeds is empty: give one for each replica, such as range(100)")
-    if len(job.x) != len(job.y):
-        raise ValueError(f"x has {len(job.x)} rows and y has {len(job.y)}")
-    if isinstance(job.resample, Tensor):
-        check_rows("resample", job.resample, len(job.seeds), len(job.x))
-    elif job.resample not in (None, "bootstrap"):
-        raise ValueError(f"resample={job.resample!r}: must be 'bootstrap', None, or rows of the data")
-
-
-def _collectors(collect: Online | str | Sequence[Online | str], steps: int) -> tuple[Online, ...]:
-    many: Sequence[Any] = collect if isinstance(collect, list | tuple) else (collect,)
-    return tuple(_to_the_end(make_part("uncertainty", choice), steps) for choice in many)
-
-
-def _to_the_end(recipe: Any, steps: int) -> Any:
-    """The length of the training is known here."""
-    if isinstance(recipe, PseudoBootstrap) and recipe.total_steps is None:
-        return replace(recipe, total_steps=steps)
-    return recipe

@@ -1,4 +1,4 @@
-"""What was trained."""
+"""`Result`: the replicas that were trained, and what was collected of them."""
 
 import copy
 from collections.abc import Sequence
@@ -8,59 +8,69 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from prunewald.core.base import Estimate
 from prunewald.ensemble import carry, evaluation
+from prunewald.ensemble.estimates import Estimates, merged
 from prunewald.ensemble.evaluation import EvaluationOptions, Metric, correct
 from prunewald.ensemble.job import TensorDict
 from prunewald.ensemble.replicas import Make, build, tensors
-from prunewald.uncertainty import Estimate
 
 
 @dataclass(frozen=True)
 class Result:
-    """Trained replicas, on the CPU; row r of every tensor belongs to seeds[r]."""
+    """Trained replicas, on the CPU. Row r of every tensor belongs to seeds[r].
+
+    - `params`, `buffers`: by name, (R, ...).
+    - `losses`: (R, epochs), the mean loss over the samples of each epoch, each at the step in which it was seen.
+    - `second_moment`: the optimizer's mean squared gradient by parameter name, unbiased; empty for SGD.
+    - `estimates`: for each estimator in `collect` its sigma and its dead weights by parameter name.
+    - `how`: in which way they were trained, and if by a plain loop, why.
+    - `optimizer_state`: by parameter name, then by torch's key; empty without keep_optimizer=True.
+    """
 
     make: Make = field(repr=False)
     seeds: tuple[int, ...]
     params: TensorDict = field(repr=False)
     buffers: TensorDict = field(repr=False)
-    losses: Tensor = field(repr=False)  # (R, epochs): the mean over each epoch's samples, as they were seen
-    second_moment: TensorDict = field(repr=False)  # the optimizer's mean squared gradient, unbiased; empty for SGD
-    estimates: tuple[dict[str, Estimate], ...] = field(repr=False)  # one for each of `collect`
+    losses: Tensor = field(repr=False)
+    second_moment: TensorDict = field(repr=False)
+    estimates: tuple[Estimates, ...] = field(repr=False)
     how: str
-    optimizer_state: dict[str, TensorDict] = field(
-        default_factory=dict, repr=False
-    )  # by torch's keys, if it was to be kept
+    optimizer_state: dict[str, TensorDict] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.seeds)
 
     @property
     def sigma(self) -> TensorDict:
-        """Sigma by the first of `collect`, (R, ...)."""
+        """The sigma of each weight by parameter name, (R, ...), from the first estimator in `collect`."""
         return {name: estimate.sigma for name, estimate in self._first().items()}
 
     @property
     def dead(self) -> dict[str, Tensor | None]:
-        """Where no gradient arrived, by the first of `collect`."""
+        """Where no gradient arrived, by parameter name, (R, ...), from the first in `collect`; None where unknown."""
         return {name: estimate.dead for name, estimate in self._first().items()}
 
-    def _first(self) -> dict[str, Estimate]:
+    def _first(self) -> Estimates:
         if not self.estimates:
             raise ValueError("nothing was collected: call train_many(..., collect=PseudoBootstrap(last=200))")
         return self.estimates[0]
 
     @property
     def state(self) -> TensorDict:
-        """Parameters and buffers: what `start=` takes to train on."""
+        """Parameters and buffers by name, (R, ...): what `evaluate` takes, and `start=` for a new optimizer."""
         return {**self.params, **self.buffers}
 
     def rows(self, index: Sequence[int] | Tensor, seeds: Sequence[int] | None = None) -> "Result":
-        """These replicas, in this order, which may repeat: what a next training starts from; `seeds` are new ones."""
+        """Some of the replicas, in the order of `index`, which may repeat one: what a next training can start from.
+
+        They keep their seeds, unless `seeds` gives them new ones.
+        """
         at = torch.as_tensor(index, dtype=torch.long)
         if bad := [r for r in at.tolist() if not -len(self) <= r < len(self)]:
             raise IndexError(f"row {bad[0]}: there are {len(self)} replicas")
         if seeds is not None and len(seeds) != len(at):
-            raise ValueError(f"seeds: {len(seeds)} for {len(at)} replicas")
+            raise ValueError(f"seeds: {len(seeds)} for {len(at)} replicas: give one for each")
         return replace(
             self,
             seeds=tuple(self.seeds[r] for r in at.tolist()) if seeds is None else tuple(seeds),
@@ -73,11 +83,11 @@ class Result:
         )
 
     def accuracy(self, x: Tensor, y: Tensor, **options: Unpack[EvaluationOptions]) -> Tensor:
-        """The share of samples that each replica gets right, (R,); options as of `evaluate`."""
+        """The share of samples that each replica gets right, (R,); with the options of `evaluate`."""
         return evaluation.accuracies(self.make, self.state, x, y, **options)
 
     def evaluate(self, x: Tensor, y: Tensor, metric: Metric = correct, **options: Unpack[EvaluationOptions]) -> Tensor:
-        """A metric of each replica and sample, (R, N); options as of `evaluate`."""
+        """A metric of each replica and sample, (R, N); with the options of `evaluate`."""
         return evaluation.evaluate(self.make, self.state, x, y, metric, **options)
 
     def module(self, replica: int) -> nn.Module:
@@ -92,7 +102,7 @@ class Result:
 
 
 def joined(results: Sequence[Result]) -> Result:
-    """Results of different replicas as one."""
+    """The results of several groups of replicas as one."""
     first = results[0]
     if len(results) == 1:
         return first
@@ -103,7 +113,7 @@ def joined(results: Sequence[Result]) -> Result:
         params=_joined([result.params for result in results]),
         buffers=_joined([result.buffers for result in results]),
         losses=torch.cat([result.losses for result in results]),
-        second_moment=carry.joined_tables([result.second_moment for result in results], sizes),
+        second_moment=carry.joined_rows([result.second_moment for result in results], sizes),
         estimates=tuple(_joined_estimates(each) for each in zip(*(r.estimates for r in results), strict=True)),
         how=first.how,
         optimizer_state=carry.joined([result.optimizer_state for result in results], sizes),
@@ -122,10 +132,5 @@ def _joined(tables: Sequence[TensorDict]) -> TensorDict:
     return {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
 
 
-def _joined_estimates(parts: Sequence[dict[str, Estimate]]) -> dict[str, Estimate]:
-    return {name: _joined_estimate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _joined_estimate(rows: Sequence[Estimate]) -> Estimate:
-    dead = [row.dead for row in rows if row.dead is not None]
-    return Estimate(torch.cat([row.sigma for row in rows]), torch.cat(dead) if len(dead) == len(rows) else None)
+def _joined_estimates(tables: Sequence[Estimates]) -> Estimates:
+    return {name: merged([table[name] for table in tables], torch.cat) for name in tables[0]}

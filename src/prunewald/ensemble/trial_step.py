@@ -1,4 +1,4 @@
-"""Which way to train, and how many replicas at once: found by a trial."""
+"""What a trial step tells of a job: whether it can be vectorised, which way is faster, how much memory it takes."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ from prunewald.ensemble.replicas import seeded
 from prunewald.ensemble.trainer import Trainer
 from prunewald.ensemble.vmap_trainer import VmapTrainer
 
-_PAIR = 2
 _SAME = 1e-2  # relative difference of gradients; a wrong one differs by about 1, rounding by less than 1e-3
 
 
@@ -20,16 +19,16 @@ def loss_is_sum(job: Job) -> bool:
     """Whether the loss of a batch is the sum of its samples' losses, rather than their mean."""
     trainer = LoopTrainer(job.rows(0, 1), noise=False)
     rows = trainer.job.epoch(0, trainer.job.sample())[0]
-    half = rows[:, : max(2, rows.shape[1] // 2)]  # BatchNorm needs two
+    half = rows[:, : max(2, rows.shape[1] // 2)]  # BatchNorm needs two samples
     with trainer.context():
-        # Rows given twice leave a mean as it is, also through BatchNorm.
+        # A mean stays as it is where all rows are given twice, also through BatchNorm; a sum doubles.
         once, twice = (abs(float(trainer.forward(each).detach())) for each in (half, half.repeat(1, 2)))
     return 1.5 * once < twice < 3 * once
 
 
 def cannot_vmap(job: Job) -> str:
-    """Why the model cannot be vectorised; empty if it can: a trial step gives what separate models give."""
-    job = job.rows(0, _PAIR)
+    """Why the model cannot be vectorised; "" where a trial step gives what separate models give."""
+    job = job.rows(0, 2)
     rows = job.epoch(0, job.sample())[0]
     singles = [LoopTrainer(job.rows(r, r + 1)) for r in range(len(job.seeds))]
     wanted = [_trial(single, rows[r : r + 1]) for r, single in enumerate(singles)]
@@ -44,7 +43,7 @@ def cannot_vmap(job: Job) -> str:
 
 
 def _trial(trainer: Trainer, rows: Tensor) -> dict[str, Tensor]:
-    """The losses, gradients and buffers after a step without an update."""
+    """The losses, gradients and buffers after a forward and a backward pass."""
     with seeded(trainer.job.seeds[0]):
         losses = trainer.backward(rows)
     grads = {f"the gradient of {n}": p.grad for n, p in trainer.params.items() if p.grad is not None}
@@ -58,7 +57,7 @@ def _differ(a: Tensor, b: Tensor) -> bool:
 
 
 def step_seconds(trainer: Trainer, batches: Sequence[Tensor]) -> float:
-    """Time of a step and a replica: the best of a few."""
+    """How long a step takes, by replica: the shortest of these batches."""
     times = []
     with trainer.context():
         for rows in batches:
@@ -69,7 +68,7 @@ def step_seconds(trainer: Trainer, batches: Sequence[Tensor]) -> float:
 
 
 def loop_is_faster(job: Job, chunk: int) -> str:
-    """Why a plain loop is the better way on this CPU; empty if it is not."""
+    """How much faster a plain loop is on this CPU; "" where it is not."""
     job = job.rows(0, chunk)
     together = step_seconds(VmapTrainer(job), [job.epoch(0, job.sample())[0]] * 4)
     job = job.rows(0, 1)
@@ -78,7 +77,7 @@ def loop_is_faster(job: Job, chunk: int) -> str:
 
 
 def footprint(job: Job) -> int:
-    """Bytes a replica takes in training: weights, optimizer, what is collected, activations."""
+    """How many bytes a replica takes in training: weights, optimizer, what is collected, activations."""
     trainer = LoopTrainer(job.rows(0, 1))  # older torch cannot count what a vectorised pass saves
     rows = trainer.job.epoch(0, trainer.job.sample())[0]
     held = 0
@@ -91,5 +90,5 @@ def footprint(job: Job) -> int:
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         trainer.backward(rows)
     weights = sum(t.nbytes for t in (*trainer.params.values(), *trainer.untrained().values()))
-    # Weight, gradient, two moments and the update's scratch; three a collector; the backward pass has its own tensors.
+    # Six are weights, gradients, two moments and the update, four an estimator; the backward pass takes as much again.
     return (weights * (6 + 4 * len(job.collect)) + 2 * held) // len(trainer.job.seeds) + 16 * job.size
