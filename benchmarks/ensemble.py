@@ -52,9 +52,8 @@ def together(make: Callable[[], nn.Module], device: torch.device, replicas: int)
         torch.cuda.reset_peak_memory_stats()
     x, y = data(device)
     seeds = tuple(range(replicas))
-    trainer = VmapTrainer(
-        Job(make, x, y, F.cross_entropy, seeds, 1, BATCH, RMSprop(LR), None, "independent", {}, (), device)
-    )
+    common = {"loss": F.cross_entropy, "epochs": 1, "batch_size": BATCH, "optimizer": RMSprop(LR), "device": device}
+    trainer = VmapTrainer(Job(make=make, x=x, y=y, seeds=seeds, **common))
     whole = torch.stack([torch.randperm(ROWS, device=device) for _ in range(replicas)])
     batches = cycle(whole.split(BATCH, dim=1)[:-1])
 

@@ -23,6 +23,7 @@ def run(make=net, **options):
     return train_many(make, x, y, **common | options)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_killed_worker_is_retried_and_nothing_is_lost(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray")

@@ -1,5 +1,6 @@
 """A training with a folder: stopped after any epoch, the same call goes on, to the same result."""
 
+import io
 import shutil
 import time
 from functools import partial
@@ -13,7 +14,7 @@ import prunewald as pw
 from prunewald.ensemble import saving, train_many
 from prunewald.ensemble.trainer import Trainer
 from prunewald.ensemble.vmap_trainer import VmapTrainer
-from tests.ensemble.test_many import BATCH, RECIPES, SEEDS, data
+from tests.ensemble.helpers import BATCH, RECIPES, SEEDS, data
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPOCHS = 4
@@ -96,7 +97,9 @@ def counting(kind, name, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["vmap", "loop"])
-@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+@pytest.mark.parametrize(
+    "recipe", [RECIPES[0], *(pytest.param(recipe, marks=pytest.mark.slow) for recipe in RECIPES[1:])], ids=str
+)
 def test_killed_after_any_epoch(recipe, how, tmp_path, monkeypatch):
     options = {"optimizer": recipe, "how": how, "chunk": 2}
     whole = many(None, **options)
@@ -188,7 +191,7 @@ class Odd:
 
 
 def test_what_cannot_be_told_from_others_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="folder=: <.*Odd object at .* give Odd a __repr__"):
+    with pytest.raises(ValueError, match="folder=.*Odd object at.*__repr__"):
         many(tmp_path, optimizer=Odd())
 
 
@@ -205,14 +208,16 @@ def test_it_goes_on_in_the_way_it_was_begun(how, tmp_path, monkeypatch):
 def test_a_damaged_file_is_named(tmp_path, monkeypatch):
     killed_after(2, monkeypatch, tmp_path)
     (file,) = tmp_path.iterdir()
-    for content in (b"", file.read_bytes()[:1000], b"not a training"):
+    another = io.BytesIO()
+    torch.save([1, 2], another)
+    for content in (b"", file.read_bytes()[:1000], b"not a training", another.getvalue()):
         file.write_bytes(content)
-        with pytest.raises(ValueError, match=f"{file} is no saved training"):
+        with pytest.raises(saving.SavedError, match=f"'{file}'.*delete it"):
             many(tmp_path)
 
 
 def test_a_folder_is_of_one_machine(tmp_path):
-    with pytest.raises(ValueError, match="folder='.*' is of this machine: leave it out with executor='ray'"):
+    with pytest.raises(ValueError, match=f"folder='{tmp_path}'.*executor='ray'"):
         many(tmp_path, executor="ray")
 
 
