@@ -52,8 +52,8 @@ def together(make: Callable[[], nn.Module], device: torch.device, replicas: int)
         torch.cuda.reset_peak_memory_stats()
     x, y = data(device)
     seeds = tuple(range(replicas))
-    common = {"loss": F.cross_entropy, "epochs": 1, "batch_size": BATCH, "optimizer": RMSprop(LR), "device": device}
-    trainer = VmapTrainer(Job(make=make, x=x, y=y, seeds=seeds, **common))
+    settings: dict[str, Any] = {"loss": F.cross_entropy, "epochs": 1, "batch_size": BATCH, "optimizer": RMSprop(LR)}
+    trainer = VmapTrainer(Job(make=make, x=x, y=y, seeds=seeds, device=device, **settings))
     whole = torch.stack([torch.randperm(ROWS, device=device) for _ in range(replicas)])
     batches = cycle(whole.split(BATCH, dim=1)[:-1])
 
