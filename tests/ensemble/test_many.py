@@ -33,6 +33,13 @@ def test_progress_is_shown(capsys):
     assert "8/8" in capsys.readouterr().err
 
 
+def test_progress_may_be_told_to_a_function(capsys):
+    told = []
+    dropping(progress=told.append, epochs=2, chunk=3)
+    assert told == [3, 3, 1, 1]
+    assert not capsys.readouterr().err
+
+
 def test_every_argument_is_documented():
     given = list(inspect.signature(train_many).parameters)[:-1]
     run = list(inspect.signature(front._run).parameters)[1:]

@@ -1,7 +1,7 @@
 """`train_many`: what the caller gives is checked and becomes a job, which is run here or on a Ray cluster."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ class RunOptions(TypedDict, total=False):
 
     how: How
     chunk: int | None
-    progress: bool
+    progress: bool | Callable[[int], object]
     executor: Literal["ray"] | None
     address: str | None
     device: torch.device | str | None
@@ -91,7 +91,7 @@ def train_many(
       is possible and, on a CPU, whether it is faster.
     - `chunk`: how many replicas are trained at once; None: as many as fit into memory.
     - `device`: where to train; None: where `x` is.
-    - `progress`: whether to show a progress bar.
+    - `progress`: whether to show a progress bar; or a function, which is told how many replicas have finished an epoch.
     - `executor="ray"`: divide the replicas over the machines of a Ray cluster at `address` (None: this machine).
     - `folder`: save the training there, after an epoch, once a minute or less often where saving takes long. The same
       call goes on where a killed one was, to the same result. Delete the folder when the result is safe.
@@ -161,7 +161,7 @@ def _run(
     *,
     how: How = "auto",
     chunk: int | None = None,
-    progress: bool = True,
+    progress: bool | Callable[[int], object] = True,
     executor: Literal["ray"] | None = None,
     address: str | None = None,
     device: torch.device | str | None = None,
@@ -171,9 +171,11 @@ def _run(
     one_of("executor", executor, (None, "ray"))
     chunk = None if chunk is None else whole("chunk", chunk, 1)
     job = job if device is None else replace(job, device=torch.device(device))
-    if executor == "ray":
-        if folder is not None:
-            raise ValueError(f"folder={os.fspath(folder)!r} is of this machine: leave it out with executor='ray'")
-        return ray_tasks.spread(job, partial(train, how=how), chunk, address, progress)
-    with progress_bar(total=len(job.seeds) * job.epochs, unit="epoch", show=progress) as bar:
-        return train(job, how, chunk, bar.update, None if folder is None else Path(folder))
+    if executor == "ray" and folder is not None:
+        raise ValueError(f"folder={os.fspath(folder)!r} is of this machine: leave it out with executor='ray'")
+    shown = bool(progress) and not callable(progress)
+    with progress_bar(total=len(job.seeds) * job.epochs, unit="epoch", show=shown) as bar:
+        tick = progress if callable(progress) else bar.update
+        if executor == "ray":
+            return ray_tasks.spread(job, partial(train, how=how), chunk, address, tick)
+        return train(job, how, chunk, tick, None if folder is None else Path(folder))

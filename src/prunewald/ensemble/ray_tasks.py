@@ -8,13 +8,22 @@ from torch import Tensor
 
 from prunewald.ensemble.job import Job
 from prunewald.ensemble.result import Result, joined
-from prunewald.util.progress import note, progress_bar
+from prunewald.util.progress import note
 
 _RETRIES = 3  # of a task whose worker has died
 
 
-def spread(job: Job, work: Callable[[Job], Result], chunk: int | None, address: str | None, progress: bool) -> Result:
-    """Let each worker do some of the replicas; the result does not depend on how many workers there are."""
+def spread(
+    job: Job,
+    work: Callable[[Job], Result],
+    chunk: int | None,
+    address: str | None,
+    tick: Callable[[int], object],
+) -> Result:
+    """Let each worker do some of the replicas; the result does not depend on how many workers there are.
+
+    `tick` is told how many epochs of replicas are done, each time that a worker has finished.
+    """
     ray = _ray(address)
     kind = "GPU" if job.device.type == "cuda" else "CPU"
     workers = max(1, int(ray.cluster_resources().get(kind, 1)))
@@ -24,11 +33,10 @@ def spread(job: Job, work: Callable[[Job], Result], chunk: int | None, address: 
     x, y = ray.put(job.x.cpu()), ray.put(job.y.cpu())
     nothing = job.x[:0]
     tasks = {task.remote(work, replace(part, x=nothing, y=nothing), x, y): part for part in parts}
-    with progress_bar(total=len(job.seeds) * job.epochs, unit="epoch", show=progress) as bar:
-        waiting = list(tasks)
-        while waiting:
-            done, waiting = ray.wait(waiting)
-            bar.update(sum(len(tasks[one].seeds) for one in done) * job.epochs)
+    waiting = list(tasks)
+    while waiting:
+        done, waiting = ray.wait(waiting)
+        tick(sum(len(tasks[one].seeds) for one in done) * job.epochs)
     result = joined(ray.get(list(tasks)))
     if result.how.startswith("loop"):
         note(f"prunewald: {result.how}")  # what a worker prints is not seen here
