@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test quick check format bench clean
 
 demo: .venv/ready
 	$(BIN)/prunewald demo
 
 test: .venv/ready
 	$(BIN)/pytest
+
+quick: .venv/ready
+	$(BIN)/pytest -m "not slow"
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from benchmarks.bench import interleaved, parser, record, wait
 from prunewald.ensemble import RMSprop, train_many
 from prunewald.ensemble.job import Job
-from prunewald.ensemble.together import Together
+from prunewald.ensemble.vmap_trainer import VmapTrainer
 from prunewald.lab.architectures import PaperCNN
 
 BATCH, ROWS, LR = 128, 5400, 1e-3
@@ -52,9 +52,8 @@ def together(make: Callable[[], nn.Module], device: torch.device, replicas: int)
         torch.cuda.reset_peak_memory_stats()
     x, y = data(device)
     seeds = tuple(range(replicas))
-    trainer = Together(
-        Job(make, x, y, F.cross_entropy, seeds, 1, BATCH, RMSprop(LR), None, "independent", {}, (), device)
-    )
+    settings: dict[str, Any] = {"loss": F.cross_entropy, "epochs": 1, "batch_size": BATCH, "optimizer": RMSprop(LR)}
+    trainer = VmapTrainer(Job(make=make, x=x, y=y, seeds=seeds, device=device, **settings))
     whole = torch.stack([torch.randperm(ROWS, device=device) for _ in range(replicas)])
     batches = cycle(whole.split(BATCH, dim=1)[:-1])
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import prunewald as pw
 from prunewald.ensemble import saving
 from prunewald.ensemble.draws import order
+from prunewald.ensemble.loop_trainer import LoopTrainer
 from prunewald.ensemble.replicas import build
-from prunewald.ensemble.trainer import Alone
 from prunewald.lab.architectures import MLP, PaperCNN
 from prunewald.lab.data import Raw, split
 from prunewald.lab.protocol import Over
@@ -245,21 +245,21 @@ def test_a_training_that_is_killed_goes_on_within_itself(
     whole = run(tmp_path / "whole", chosen, piece=1000)
     monkeypatch.setattr(saving, "_SECONDS", -1.0)
     monkeypatch.setattr(saving, "_SHARE", 0)
-    save, count = saving.Saves.save, [0]
-    begin, ran = Alone.begin, [0]
+    save, count = saving.SavedFile.save, [0]
+    begin, ran = LoopTrainer.begin, [0]
 
-    def saved(self: saving.Saves, state: Any) -> None:
+    def saved(self: saving.SavedFile, state: Any) -> None:
         save(self, state)
         count[0] += 1
         if count[0] % 5 == 0:
             raise KeyboardInterrupt
 
-    def begun(self: Alone, epoch: int) -> None:
+    def begun(self: LoopTrainer, epoch: int) -> None:
         ran[0] += 1
         begin(self, epoch)
 
-    monkeypatch.setattr(saving.Saves, "save", saved)
-    monkeypatch.setattr(Alone, "begin", begun)
+    monkeypatch.setattr(saving.SavedFile, "save", saved)
+    monkeypatch.setattr(LoopTrainer, "begin", begun)
     folder, kinds = tmp_path / "bits" / chosen.name, set()
     for _ in range(100):
         try:

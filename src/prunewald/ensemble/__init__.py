@@ -1,8 +1,8 @@
-"""Many models trained at once."""
+"""Many models trained and evaluated at once."""
 
 from prunewald.ensemble.evaluation import accuracies, correct, evaluate
+from prunewald.ensemble.many import train_many
 from prunewald.ensemble.recipes import SGD, Adam, AdamW, Recipe, RMSprop
 from prunewald.ensemble.result import Result
-from prunewald.ensemble.train import train_many
 
 __all__ = ["SGD", "Adam", "AdamW", "RMSprop", "Recipe", "Result", "accuracies", "correct", "evaluate", "train_many"]

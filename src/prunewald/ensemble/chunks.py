@@ -1,4 +1,4 @@
-"""As many replicas at once as memory allows."""
+"""As many replicas at once as memory allows: how much there is, and work in chunks that fit into it."""
 
 import os
 from collections.abc import Callable
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def memory(device: torch.device) -> int:
-    """Bytes that may be taken: most of what is free on a GPU, half of it on a CPU."""
+    """How many bytes may be taken: most of what is free on a GPU, half of what is free on a CPU."""
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what torch holds of earlier work is free too
         return int(0.7 * torch.cuda.mem_get_info(device)[0])
@@ -21,7 +21,7 @@ def memory(device: torch.device) -> int:
 
 
 def in_chunks(work: Callable[[int, int], T], size: int, chunk: int) -> list[T]:
-    """Work on replicas from `first` to `last`, `chunk` at once; where a GPU's memory is too small, on half as many."""
+    """Call work(first, last) for `size` replicas, `chunk` at once, or half as many if a GPU's memory is too small."""
     done: list[T] = []
     first = 0
     while first < size:

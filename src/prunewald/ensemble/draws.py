@@ -10,17 +10,19 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from prunewald.util.arguments import whole
+
 Word: TypeAlias = Tensor | int
 
 SAMPLE, ORDER, NOISE, OTHER = 0x243F6A88, 0x05A308D3, 0x13198A2E, 0x03707344  # what a stream is for; digits of pi
-_MULTIPLY = (0x7FEB352D, 0x846CA68B - (1 << 32))  # Chris Wellons' lowbias32
+_MULTIPLY = (0x7FEB352D, 0x846CA68B - (1 << 32))  # the multipliers of lowbias32
 _OTHER = 0x3C6EF372  # tells the second key of a stream from the first
 
 
 def seed_key(seeds: Sequence[int], purpose: int, device: torch.device | str = "cpu") -> Tensor:
-    """Two words for each seed and purpose, (R, 2): what every stream of a replica starts from."""
-    if bad := [seed for seed in seeds if not 0 <= seed < 1 << 63]:
-        raise ValueError(f"seed {bad[0]!r}: seeds lie between 0 and 2^63 - 1")
+    """Two words for each seed, (R, 2): what every stream of a replica with this purpose starts from."""
+    for seed in seeds:
+        whole("seed", seed, 0, (1 << 63) - 1)
     both = torch.tensor(list(seeds), dtype=torch.int64, device=device).view(torch.int32).view(-1, 1, 2)
     start = torch.tensor([purpose, purpose ^ _OTHER], dtype=torch.int32, device=device)
     return chain(start, both[..., 0], both[..., 1])
@@ -34,11 +36,12 @@ def chain(key: Tensor, *words: Word) -> Tensor:
 
 
 def bits(key: Tensor, size: int) -> Tensor:
-    """Uniform 32-bit integers (signed): key (..., 2) gives (..., size)."""
+    """Uniform 32-bit integers (signed), (..., size), from a key of two words, (..., 2)."""
     return _mix(torch.arange(size, dtype=torch.int32, device=key.device) + key[..., :1], key[..., 1:])
 
 
 def _mix(x: Tensor, key: Word) -> Tensor:
+    """Chris Wellons' lowbias32, a hash of 32 bits, with a key mixed in between its two rounds."""
     # A right shift of a signed integer copies its sign, which is masked away.
     x = (x ^ ((x >> 16) & 0xFFFF)) * _MULTIPLY[0]
     x = (x ^ ((x >> 15) & 0x1FFFF) ^ key) * _MULTIPLY[1]
@@ -56,17 +59,17 @@ def order(seeds: Sequence[int], size: int, epoch: int, device: torch.device | st
 
 
 def other(seed: int, epoch: int) -> int:
-    """A seed for torch's own generators in an epoch."""
+    """A seed for torch's own generators in one epoch of a replica."""
     high, low = chain(seed_key([seed], OTHER), epoch)[0].tolist()
     return int((high << 32 ^ low) & ((1 << 63) - 1))
 
 
 def bootstrap(seeds: Sequence[int], size: int, device: torch.device | str = "cpu") -> Tensor:
-    """Draw `size` of `size` rows with replacement, for each replica: (R, size)."""
+    """Rows of the data for each replica, (R, size): `size` of `size`, drawn with replacement."""
     drawn = bits(seed_key(seeds, SAMPLE, device), size).long() + (1 << 31)
     return (drawn * size) >> 32
 
 
 def keep(key: Tensor, shape: torch.Size, p: float) -> Tensor:
-    """True with probability 1 - p."""
+    """Which elements dropout keeps: True with probability 1 - p, independently."""
     return (bits(key, shape.numel()) >= round(p * (1 << 32)) - (1 << 31)).view(shape)

@@ -1,7 +1,6 @@
-"""Sigma of every replica from estimators that watched stacked weights."""
+"""Sigma of every replica, from an estimator that watched the stacked weights of all of them."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -9,76 +8,54 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from prunewald.core.base import Estimate, Online, State
 from prunewald.core.weights import Weight
-from prunewald.ensemble.job import Table
-from prunewald.uncertainty import BatchMeans, Estimate, Online, PseudoBootstrap, SecondMoment
-from prunewald.uncertainty.base import State
+from prunewald.ensemble.job import TensorDict
+from prunewald.util.trees import mapped
 
-Estimates: TypeAlias = dict[str, Estimate]
-
-
-def of_one(recipe: Online, state: State, params: Table, alive: Table, optimizer: Any) -> Estimates:
-    """What an estimator says of one model, by parameter name."""
-    weights = [Weight(name, param, alive.get(name)) for name, param in params.items()]
-    return {weight.name: recipe.sigma(state, weight, optimizer) for weight in weights}
+Estimates: TypeAlias = dict[str, Estimate]  # by parameter name
 
 
-def of_all(recipe: Online, state: State, params: Table, alive: Table, optimizer: Optimizer) -> Estimates:
-    """The same of stacked models, (R, ...): in one go where a weight's sigma does not depend on the other weights."""
-    known = type(recipe)  # a subclass may do as it likes
-    if known in (PseudoBootstrap, BatchMeans):
-        return of_one(recipe, state, params, alive, optimizer)
-    if known is SecondMoment and isinstance(recipe, SecondMoment):
-        if recipe.standard_error:
-            return of_one(recipe, state, params, alive, optimizer)
-        errors = of_one(replace(recipe, samples=1, batch_size=1), state, params, alive, optimizer)
-        return {name: _scaled(error, params[name].detach(), alive.get(name)) for name, error in errors.items()}
-    size = len(next(iter(params.values())))
-    each = [_of_row(recipe, state, params, alive, optimizer, r) for r in range(size)]
-    return {name: stacked([found[name] for found in each]) for name in each[0]}
+def of_model(estimator: Online, state: State, params: TensorDict, alive: TensorDict, optimizer: Any) -> Estimates:
+    """What an estimator says of the parameters of one model."""
+    return {each.name: estimator.sigma(state, each, optimizer) for each in _weights(params, alive)}
 
 
-def _scaled(error: Estimate, param: Tensor, alive: Tensor | None) -> Estimate:
-    """`SecondMoment` without a scale of its own, replica by replica: the median of the living is the layer's spread."""
-    assert error.dead is not None
-    sigma, weight = error.sigma.reshape(len(param), -1), param.reshape(len(param), -1).double()
-    living = torch.ones_like(weight, dtype=torch.bool) if alive is None else alive.reshape(weight.shape)
-    moving = living & ~error.dead.reshape(weight.shape)
-    count = moving.sum(1, keepdim=True)
-    median = sigma.where(moving, torch.inf).sort(1).values.gather(1, (count - 1).clamp(min=0) // 2)
-    survivors = living.sum(1, keepdim=True)
-    mean = weight.where(living, 0).sum(1, keepdim=True) / survivors
-    spread = ((weight - mean).where(living, 0).square().sum(1, keepdim=True) / (survivors - 1)).sqrt()
-    scale = torch.where(count < 2, 1.0, spread / median)
-    return Estimate((sigma * scale.to(sigma.dtype)).view_as(error.sigma), error.dead)
+def of_replicas(
+    estimator: Online, state: State, params: TensorDict, alive: TensorDict, optimizer: Optimizer
+) -> Estimates:
+    """What an estimator says of stacked models, (R, ...): in one go where it can, else replica by replica."""
+    found = {each.name: estimator.sigma_rows(state, each, optimizer) for each in _weights(params, alive)}
+    known = {name: estimate for name, estimate in found.items() if estimate is not None}
+    if len(known) == len(found):
+        return known
+    replicas = len(next(iter(params.values())))
+    each = [_of_replica(estimator, state, params, alive, optimizer, r) for r in range(replicas)]
+    return {name: merged([estimates[name] for estimates in each], torch.stack) for name in params}
 
 
-def _of_row(recipe: Online, state: State, params: Table, alive: Table, optimizer: Optimizer, r: int) -> Estimates:
-    """Of replica r, by views of its rows."""
+def _weights(params: TensorDict, alive: TensorDict) -> list[Weight]:
+    return [Weight(name, param, alive.get(name)) for name, param in params.items()]
+
+
+def _of_replica(
+    estimator: Online, state: State, params: TensorDict, alive: TensorDict, optimizer: Optimizer, r: int
+) -> Estimates:
+    """What an estimator says of replica r alone, by views of its rows."""
     own = {name: param.detach()[r] for name, param in params.items()}
     groups = [{**optimizer.param_groups[0], "params": list(own.values())}]
-    # An estimator looks a parameter's state up by the parameter it is given.
+    # An estimator looks the optimizer's state up by the parameter that it is given.
     kept = {own[name]: _row(optimizer.state.get(param, {}), r) for name, param in params.items()}
     as_one = SimpleNamespace(state=kept, param_groups=groups)
-    return of_one(recipe, _row(state, r), own, _row(alive, r), as_one)
+    return of_model(estimator, _row(state, r), own, _row(alive, r), as_one)
 
 
-def _row(value: Any, r: int) -> Any:
-    """Row r of every tensor; numbers, and tensors that are one, are the same for all."""
-    return mapped(value, lambda tensor: tensor[r] if tensor.dim() else tensor)
+def _row(tree: Any, r: int) -> Any:
+    """Row r of every tensor in a tree; what is a single number is the same for all replicas."""
+    return mapped(tree, lambda tensor: tensor[r] if tensor.dim() else tensor)
 
 
-def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Nested dicts and lists with every tensor in them changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: mapped(part, change) for key, part in value.items()}
-    return [mapped(part, change) for part in value] if isinstance(value, list) else value
-
-
-def stacked(rows: list[Estimate]) -> Estimate:
-    """Estimates of several replicas as one, (R, ...)."""
-    dead = [row.dead for row in rows if row.dead is not None]
-    whole = torch.stack(dead) if len(dead) == len(rows) else None
-    return Estimate(torch.stack([row.sigma for row in rows]), whole)
+def merged(parts: Sequence[Estimate], join: Callable[[list[Tensor]], Tensor]) -> Estimate:
+    """Several estimates as one, by torch.stack or torch.cat; where one does not know the dead weights, none does."""
+    dead = [part.dead for part in parts if part.dead is not None]
+    return Estimate(join([part.sigma for part in parts]), join(dead) if len(dead) == len(parts) else None)

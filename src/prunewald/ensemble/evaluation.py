@@ -1,9 +1,9 @@
-"""Many models evaluated at once, in eval mode."""
+"""Many models evaluated at once, in eval mode: dropout is off, and BatchNorm takes its running statistics."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, TypeAlias, TypedDict, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,10 @@ from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
 
 from prunewald.ensemble.chunks import in_chunks, memory
-from prunewald.ensemble.job import Table, check_rows
+from prunewald.ensemble.job import How, TensorDict, check_data, check_rows
 from prunewald.ensemble.replicas import Make, build, separate, tensors
 from prunewald.ensemble.swap import Swap
+from prunewald.util.arguments import one_of, whole
 from prunewald.util.progress import note
 
 Metric: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -26,20 +27,20 @@ def correct(output: Tensor, target: Tensor) -> Tensor:
     return output.argmax(1) == target
 
 
-class Options(TypedDict, total=False):
-    """What can be chosen in every evaluation."""
+class EvaluationOptions(TypedDict, total=False):
+    """What can be chosen in every evaluation; the docstring of `evaluate` says what each of them means."""
 
     rows: Tensor | None
     batch_size: int
     chunk: int | None
-    how: Literal["auto", "vmap", "loop"]
+    how: How
     device: torch.device | str | None
 
 
 def accuracies(
-    make_model: Make, state: Mapping[str, Tensor], x: Tensor, y: Tensor, **options: Unpack[Options]
+    make_model: Make, state: Mapping[str, Tensor], x: Tensor, y: Tensor, **options: Unpack[EvaluationOptions]
 ) -> Tensor:
-    """The share of samples that each replica gets right, (R,); options as of `evaluate`."""
+    """The share of samples that each replica gets right, (R,); with the options of `evaluate`."""
     return evaluate(make_model, state, x, y, correct, **options).double().mean(1)
 
 
@@ -53,40 +54,49 @@ def evaluate(
     rows: Tensor | None = None,
     batch_size: int = 1000,
     chunk: int | None = None,
-    how: Literal["auto", "vmap", "loop"] = "auto",
+    how: How = "auto",
     device: torch.device | str | None = None,
 ) -> Tensor:
     """A metric of each replica and sample, (R, N), on the CPU.
 
+    - `make_model`: a function without arguments that builds the model, or a model, which is copied.
     - `state`: parameters and buffers by name, (R, ...), such as `result.state`.
-    - `metric`: of the outputs and targets of a batch, one value a sample.
-    - `rows`: (R, m), each replica's own rows of the data; then the answer is (R, m).
-    - `how`: "vmap", "loop", or on a GPU the one where possible, on a CPU the other: one model at once keeps it busy.
-      `chunk`: replicas at once; None: as many as memory allows, and no more than a GPU needs.
+    - `metric`: a function of the outputs and targets of a batch, which gives one value for each sample.
+    - `rows`: (R, m), the rows of the data that each replica is evaluated on; then the answer is (R, m).
+    - `batch_size`: how many samples are evaluated at once.
+    - `how`: "vmap" evaluates the replicas together, "loop" one after the other; "auto" takes vmap on a GPU where it is
+      possible, and the loop on a CPU, which one model at a time keeps busy.
+    - `chunk`: how many replicas at once under vmap; None: as many as memory allows, and no more than a GPU needs.
+    - `device`: where to evaluate; None: where `x` is.
 
-    Dropout is off, BatchNorm takes its running statistics.
+    Dropout is off, and BatchNorm takes its running statistics.
     """
     where = torch.device(x.device if device is None else device)
     model = copy.deepcopy(make_model) if isinstance(make_model, nn.Module) else build(separate(make_model), 0)
+    batch_size = whole("batch_size", batch_size, 1)
+    chunk = None if chunk is None else whole("chunk", chunk, 1)
+    one_of("how", how, get_args(How))
     replicas = _check(model, state, x, y, rows)
-    for name, value in (("batch_size", batch_size), ("chunk", chunk)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name}={value!r}: must be at least 1")
-    if how not in ("auto", "vmap", "loop"):
-        raise ValueError(f"how={how!r}: must be 'auto', 'vmap' or 'loop'")
     rows = None if rows is None else rows.to(where)
-    task = Task(model.to(where).eval(), state, x.to(where), y.to(where), metric, rows, batch_size, where)
+    task = Evaluation(model.to(where).eval(), state, x.to(where), y.to(where), metric, rows, batch_size, where)
     with torch.no_grad():
-        if how == "vmap" or (how == "auto" and _vectorised(where)):
-            try:
-                size = chunk or max(1, min(replicas, min(memory(where), _ENOUGH) // _footprint(task)))
-                return torch.cat(in_chunks(lambda first, last: _together(task, first, last), replicas, size))
-            except Exception as error:  # whatever vmap cannot do
-                if how == "vmap":
-                    raise
-                said = f"{type(error).__name__}: {str(error).splitlines()[0]}"[:200]
-                note(f"prunewald: the replicas are evaluated one by one, since the model cannot be vectorised: {said}")
-        return torch.stack([_alone(task, r) for r in range(replicas)]).cpu()
+        found = None if how == "loop" else _together(task, replicas, chunk, how)
+        return torch.stack([_alone(task, r) for r in range(replicas)]).cpu() if found is None else found
+
+
+def _together(task: "Evaluation", replicas: int, chunk: int | None, how: How) -> Tensor | None:
+    """The metric of all replicas by vmap; None where "auto" takes the loop instead, and if vmap failed, it says why."""
+    if how == "auto" and not _vectorised(task.device):
+        return None
+    try:
+        size = chunk or max(1, min(replicas, min(memory(task.device), _ENOUGH) // _footprint(task)))
+        return torch.cat(in_chunks(lambda first, last: _chunk(task, first, last), replicas, size))
+    except Exception as error:  # whatever vmap cannot do
+        if how == "vmap":
+            raise
+        said = f"{type(error).__name__}: {str(error).splitlines()[0]}"[:200]
+        note(f"prunewald: the replicas are evaluated one by one, since the model cannot be vectorised: {said}")
+        return None
 
 
 def _vectorised(device: torch.device) -> bool:
@@ -94,8 +104,8 @@ def _vectorised(device: torch.device) -> bool:
 
 
 @dataclass(frozen=True)
-class Task:
-    """What is to be evaluated."""
+class Evaluation:
+    """The model, the replicas' tensors and the data of one evaluation, all checked and on its device."""
 
     model: nn.Module
     state: Mapping[str, Tensor]
@@ -107,7 +117,7 @@ class Task:
     device: torch.device
 
     def batches(self, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets, batch by batch; those of each of the replicas if they have their own, (R, batch, ...)."""
+        """Inputs and targets, batch by batch; (R, batch, ...) where each replica has rows of its own."""
         if self.rows is None:
             yield from zip(self.x.split(self.batch_size), self.y.split(self.batch_size), strict=True)
         else:
@@ -115,18 +125,19 @@ class Task:
                 yield self.x[rows], self.y[rows]
 
     def values(self, call: Callable[[Tensor], Any], x: Tensor, y: Tensor) -> Tensor:
-        """The metric of a batch of one replica."""
+        """The metric of a batch of one replica; `call` is its forward pass."""
         with Swap(torch.zeros(2), torch.zeros(()), fast=_vectorised(self.device), noise=False):
             values = self.metric(call(x), y)
         if values.shape[:1] != y.shape[:1]:
-            raise ValueError(f"metric gives {tuple(values.shape)}: must be one value a sample, such as (n,)")
+            raise ValueError(f"metric gives {tuple(values.shape)}: must be one value for each sample, such as (n,)")
         return values
 
 
-def _together(task: Task, first: int, last: int) -> Tensor:
+def _chunk(task: Evaluation, first: int, last: int) -> Tensor:
+    """The metric of some replicas by one vectorised forward pass for each batch."""
     state = {name: tensor[first:last].to(task.device) for name, tensor in task.state.items()}
 
-    def one(own: Table, x: Tensor, y: Tensor) -> Tensor:
+    def one(own: TensorDict, x: Tensor, y: Tensor) -> Tensor:
         return task.values(lambda inputs: functional_call(task.model, own, (inputs,)), x, y)
 
     shared = 0 if task.rows is not None else None
@@ -134,7 +145,8 @@ def _together(task: Task, first: int, last: int) -> Tensor:
     return torch.cat([many(state, x, y) for x, y in task.batches(first, last)], 1).cpu()
 
 
-def _alone(task: Task, r: int) -> Tensor:
+def _alone(task: Evaluation, r: int) -> Tensor:
+    """The metric of one replica, whose values are put into the model."""
     own = tensors(task.model)
     for name, tensor in task.state.items():
         own[name].copy_(tensor[r])  # which keeps the layout that the model has chosen
@@ -145,7 +157,7 @@ def _alone(task: Task, r: int) -> Tensor:
 
 
 class _Counting(TorchFunctionMode):
-    """Adds up the bytes of all that is computed."""
+    """Adds up the bytes of all that is computed while it is active."""
 
     held: int = 0
 
@@ -155,8 +167,8 @@ class _Counting(TorchFunctionMode):
         return out
 
 
-def _footprint(task: Task) -> int:
-    """Bytes a replica takes in a batch: more than enough, since not all of it is there at once."""
+def _footprint(task: Evaluation) -> int:
+    """How many bytes a replica takes in a batch: more than enough, since not all of it is there at once."""
     few = min(len(task.x), task.batch_size, 8)
     with _Counting() as counting:
         task.model(task.x[:few])
@@ -166,9 +178,8 @@ def _footprint(task: Task) -> int:
 
 
 def _check(model: nn.Module, state: Mapping[str, Tensor], x: Tensor, y: Tensor, rows: Tensor | None) -> int:
-    """How many replicas there are."""
-    if len(x) != len(y):
-        raise ValueError(f"x has {len(x)} rows and y has {len(y)}")
+    """Refuse what does not fit together; returns how many replicas there are."""
+    check_data(x, y)
     own, saved = tensors(model), model.state_dict().keys()
     if wrong := (saved & own.keys()) - state.keys() or state.keys() - own.keys():
         raise ValueError(f"state and the model differ in {sorted(wrong)[0]!r}; the model has {', '.join(own)}")

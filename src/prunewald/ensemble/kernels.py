@@ -1,8 +1,8 @@
 """Triton kernels for many small models: convolution with weights of each replica's own, and max pooling.
 
-Libraries are slow there: a grouped convolution with 6 channels a group leaves a GPU nearly idle. Here a thread has all
-output channels of its pixels, or all sums of its taps, in registers. Arithmetic is float32, and sums have a fixed
-order: a result repeats to the last bit and does not depend on the number of replicas.
+Torch's libraries are slow there: a grouped convolution with 6 channels for each group leaves a GPU nearly idle. Here a
+thread has all output channels of its pixels, or all sums of its taps, in registers. Arithmetic is float32, and sums
+have a fixed order: a result repeats to the last bit and does not depend on the number of replicas.
 """
 
 import torch
@@ -106,7 +106,7 @@ def _unpool_kernel(grad, which, dx, COUNT, H: tl.constexpr, W: tl.constexpr, HO:
 
 
 def conv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Each replica's convolution, stride 1, of an input that is padded already: (R, B, C, H, W) by (R, O, C, h, w)."""
+    """The convolution of each replica, stride 1, of a padded input: (R, B, C, H, W) by weights (R, O, C, h, w)."""
     replicas, batch, channels, high, wide = x.shape
     out, kh, kw = weight.shape[1], *weight.shape[3:]
     ho, wo = high - kh + 1, wide - kw + 1
@@ -122,14 +122,14 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def conv_input(grad: Tensor, weight: Tensor, padding: tuple[int, int]) -> Tensor:
-    """The gradient by the input before padding: a convolution with the kernels turned around."""
+    """The gradient with respect to the input before padding: a convolution with the weights turned around."""
     down, right = weight.shape[3] - 1 - padding[0], weight.shape[4] - 1 - padding[1]
     turned = weight.transpose(1, 2).flip(3, 4)
     return conv(F.pad(grad, (right, right, down, down)), turned, None)
 
 
 def conv_weight(x: Tensor, grad: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """The gradients by the weights and by the bias, of a padded input."""
+    """The gradients with respect to the weights and to the bias, for a padded input."""
     replicas, batch, channels, high, wide = x.shape
     out, kh, kw = shape[1], *shape[3:]
     ho, wo = grad.shape[3:]
@@ -147,7 +147,7 @@ def conv_weight(x: Tensor, grad: Tensor, shape: torch.Size) -> tuple[Tensor, Ten
 
 
 def pool(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Max pooling of windows side by side, and which tap of each was the largest."""
+    """Max pooling of windows that lie side by side, and which element of each window was the largest."""
     ho, wo = x.shape[-2] // kernel[0], x.shape[-1] // kernel[1]
     y = x.new_empty(*x.shape[:-2], ho, wo)
     which = torch.empty_like(y, dtype=torch.uint8)
@@ -156,7 +156,7 @@ def pool(x: Tensor, kernel: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
 
 def unpool(grad: Tensor, which: Tensor, shape: torch.Size, kernel: tuple[int, int]) -> Tensor:
-    """The gradient of `pool` by its input."""
+    """The gradient of `pool` with respect to its input."""
     dx = grad.new_empty(shape)
     _unpool_kernel[_grid(dx)](grad, which, dx, dx.numel(), *shape[-2:], *grad.shape[-2:], *kernel, BLOCK=1024)
     return dx

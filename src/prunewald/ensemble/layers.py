@@ -1,4 +1,4 @@
-"""Convolution and pooling of one replica, computed for all of them by one kernel under vmap."""
+"""Convolution and pooling of one replica, which under vmap are computed for all replicas by one kernel."""
 
 from functools import cache
 from types import ModuleType
@@ -9,18 +9,24 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-_TAPS, _CHANNELS = 1024, 16  # larger layers fill a GPU by the libraries' kernels
+_TAPS, _CHANNELS = 1024, 16  # in larger layers the kernels of torch's libraries keep a GPU busy
 
 
 @cache
 def kernels() -> ModuleType | None:
-    """The Triton kernels, where Triton is there and works."""
+    """The Triton kernels; None where Triton is not installed or does not work."""
     try:
         from prunewald.ensemble import kernels as found
 
         found.pool(torch.zeros(1, 2, 2, device="cuda"), (2, 2))
     except Exception:  # no Triton, no compiler, a GPU it does not know
         return None
+    return found
+
+
+def _triton() -> ModuleType:
+    found = kernels()
+    assert found is not None  # `_fits` has asked
     return found
 
 
@@ -33,7 +39,7 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """torch.conv2d, by a kernel for small ones where they are."""
+    """torch.conv2d, which takes our own kernel for a small layer on a GPU."""
     out, channels, high, wide = weight.shape
     plain = _pair(stride) == _pair(dilation) == (1, 1) and groups == 1 and not isinstance(padding, str)
     small = channels * high * wide <= _TAPS and max(out, channels) <= _CHANNELS
@@ -54,7 +60,7 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """F.max_pool2d, by a kernel of its own for windows that lie side by side."""
+    """F.max_pool2d, which takes our own kernel for windows that lie side by side, on a GPU."""
     size = _pair(kernel_size)
     beside = stride is None or stride == [] or _pair(stride) == size
     plain = _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and not ceil_mode and not return_indices
@@ -73,13 +79,11 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 class _Conv(Function):
-    """What vmap sees: one replica. All the work is in `vmap`."""
+    """The convolution of one replica, which vmap replaces by that of all of them, `_Convs`."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
-        found = kernels()
-        assert found is not None
-        y: Tensor = found.conv(_padded(x[None], padding), weight[None], None if bias is None else bias[None])[0]
+        y: Tensor = _triton().conv(_padded(x[None], padding), weight[None], None if bias is None else bias[None])[0]
         return y
 
     @staticmethod
@@ -92,33 +96,31 @@ class _Conv(Function):
 
 
 class _Convs(Function):
+    """The convolutions of all replicas, each with weights of its own."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
-        found = kernels()
-        assert found is not None
         x = _padded(x, padding)
         ctx.save_for_backward(x, weight)
         ctx.padding = padding
-        y: Tensor = found.conv(x, weight, bias)
+        y: Tensor = _triton().conv(x, weight, bias)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        found = kernels()
-        assert found is not None
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
-        dx = found.conv_input(grad, weight, ctx.padding) if ctx.needs_input_grad[0] else None
-        dw, db = found.conv_weight(x, grad, weight.shape)
+        dx = _triton().conv_input(grad, weight, ctx.padding) if ctx.needs_input_grad[0] else None
+        dw, db = _triton().conv_weight(x, grad, weight.shape)
         return dx, dw, db if ctx.needs_input_grad[2] else None, None
 
 
 class _Pool(Function):
+    """Max pooling, of one replica or of all."""
+
     @staticmethod
     def forward(x: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        found = kernels()
-        assert found is not None
-        y, which = found.pool(x.contiguous(), size)
+        y, which = _triton().pool(x.contiguous(), size)
         return y, which
 
     @staticmethod
@@ -129,13 +131,11 @@ class _Pool(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None]:
-        found = kernels()
-        assert found is not None
-        return found.unpool(grad.contiguous(), *ctx.saved_tensors, ctx.shape, ctx.size), None
+        return _triton().unpool(grad.contiguous(), *ctx.saved_tensors, ctx.shape, ctx.size), None
 
     @staticmethod
     def vmap(info: Any, dims: Any, x: Tensor, size: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        # Pooling knows no replicas: more leading dimensions are all it takes.
+        # Pooling has no weights, so that replicas are only one more leading dimension.
         return _Pool.apply(_first(x, dims[0], info.batch_size), size), (0, 0)  # type: ignore[no-untyped-call]
 
 
@@ -144,7 +144,7 @@ def _padded(x: Tensor, padding: tuple[int, int]) -> Tensor:
 
 
 def _first(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
-    """One row a replica."""
+    """The tensor with the replicas as its first dimension."""
     if tensor is None:
         return None
     return (tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)).contiguous()

@@ -1,4 +1,7 @@
-"""Optimizers as recipes. They work weight by weight, so torch's own are right for stacked replicas too."""
+"""Optimizers as recipes: settings that build torch's own optimizer for any parameters.
+
+They work weight by weight, so that torch's optimizers are right for stacked replicas too.
+"""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -9,15 +12,15 @@ from torch import Tensor
 
 
 class Recipe(Protocol):
-    """What makes an optimizer of parameters."""
+    """Settings of an optimizer. With a repr that shows all of them, a training with it can be saved in a folder."""
 
     def build(self, params: Iterable[Tensor], fast: bool = False) -> torch.optim.Optimizer:
-        """Torch's optimizer; `fast` for many tensors on a GPU, inside a CUDA graph."""
+        """The optimizer of these parameters; with `fast` one for many tensors on a GPU, inside a CUDA graph."""
 
 
 @dataclass(frozen=True)
 class SGD:
-    """torch.optim.SGD."""
+    """The settings of torch.optim.SGD."""
 
     lr: float = 1e-3
     momentum: float = 0.0
@@ -26,13 +29,13 @@ class SGD:
     nesterov: bool = False
 
     def build(self, params: Iterable[Tensor], fast: bool = False) -> torch.optim.Optimizer:
-        """Torch's optimizer."""
+        """Torch's optimizer of these parameters."""
         return torch.optim.SGD(params, **asdict(self), foreach=fast or None)
 
 
 @dataclass(frozen=True)
 class RMSprop:
-    """torch.optim.RMSprop."""
+    """The settings of torch.optim.RMSprop."""
 
     lr: float = 1e-2
     alpha: float = 0.99
@@ -42,13 +45,13 @@ class RMSprop:
     centered: bool = False
 
     def build(self, params: Iterable[Tensor], fast: bool = False) -> torch.optim.Optimizer:
-        """Torch's optimizer."""
+        """Torch's optimizer of these parameters."""
         return torch.optim.RMSprop(params, **asdict(self), foreach=fast or None, capturable=fast)
 
 
 @dataclass(frozen=True)
 class Adam:
-    """torch.optim.Adam."""
+    """The settings of torch.optim.Adam."""
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -57,13 +60,13 @@ class Adam:
     amsgrad: bool = False
 
     def build(self, params: Iterable[Tensor], fast: bool = False) -> torch.optim.Optimizer:
-        """Torch's optimizer."""
+        """Torch's optimizer of these parameters."""
         return torch.optim.Adam(params, **_adam(self, fast))
 
 
 @dataclass(frozen=True)
 class AdamW:
-    """torch.optim.AdamW."""
+    """The settings of torch.optim.AdamW."""
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -72,7 +75,7 @@ class AdamW:
     amsgrad: bool = False
 
     def build(self, params: Iterable[Tensor], fast: bool = False) -> torch.optim.Optimizer:
-        """Torch's optimizer."""
+        """Torch's optimizer of these parameters."""
         return torch.optim.AdamW(params, **_adam(self, fast))
 
 

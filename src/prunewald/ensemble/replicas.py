@@ -1,4 +1,4 @@
-"""The model of a replica: built anew, and what of a given one stays as it is."""
+"""The model of a replica: how it is built anew, and what of a given model stays as it is."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -13,10 +13,10 @@ Make: TypeAlias = Callable[[], nn.Module] | nn.Module
 
 
 def separate(make: Make) -> Make:
-    """The same, where a function gives tensors again that it gave before: then each model is a copy.
+    """The same function, or one that copies what it returns, if two of its models share tensors.
 
-    It may return one model each time, or build a new head on a common backbone. Models are not copied without need:
-    torch cannot copy all of them.
+    A function may return one and the same model each time, or build new heads on a common backbone. Models are not
+    copied without need, since torch cannot copy all of them.
     """
     if isinstance(make, nn.Module):
         return make
@@ -39,14 +39,14 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def build(make: Make, seed: int) -> nn.Module:
-    """A new model, initialised by this seed alone."""
+    """A new model, whose initialisation depends on this seed alone."""
     with seeded(seed):
         return _fresh(make) if isinstance(make, nn.Module) else make()
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Torch's own generators begin at this seed, and afterwards go on where they were."""
+    """Torch's own generators begin at this seed in here, and afterwards go on where they were."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
@@ -54,18 +54,18 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _fresh(given: nn.Module) -> nn.Module:
-    """A copy that is initialised anew, as far as it is trained."""
+    """A copy with new initial values, except for what is not trained."""
     module = copy.deepcopy(given)
-    for name, part in module.named_modules():
-        reset: Any = getattr(part, "reset_parameters", None)
+    for name, inner in module.named_modules():
+        reset: Any = getattr(inner, "reset_parameters", None)
         if reset is not None:
             reset()
-        elif any(param.requires_grad for param in part.parameters(recurse=False)):
+        elif any(param.requires_grad for param in inner.parameters(recurse=False)):
             raise ValueError(
-                f"{name or 'the model'} ({type(part).__name__}) has no reset_parameters(): "
+                f"{name or 'the model'} ({type(inner).__name__}) has no reset_parameters(): "
                 "give a function that builds the model, or start='same'"
             )
-    # Afterwards, since a module may reset the parts inside it too.
+    # Only now, since a module may reset the modules inside it too.
     own = dict((*module.named_parameters(), *module.named_buffers(remove_duplicate=False)))
     with torch.no_grad():
         for name, tensor in _kept(given).items():
@@ -74,25 +74,25 @@ def _fresh(given: nn.Module) -> nn.Module:
 
 
 def _kept(model: nn.Module) -> dict[str, Tensor]:
-    """Frozen parameters, and the buffers (running statistics) of parts that are frozen or in eval mode."""
+    """Parameters that are not trained, and the running statistics of modules that are not trained or in eval mode."""
     kept: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if not p.requires_grad}
     resting = _resting(model)
-    for prefix, part in model.named_modules():
-        params = list(part.parameters())
-        if part in resting or (params and not any(param.requires_grad for param in params)):
-            kept |= dict(part.named_buffers(prefix))
+    for prefix, module in model.named_modules():
+        params = list(module.parameters())
+        if module in resting or (params and not any(param.requires_grad for param in params)):
+            kept |= dict(module.named_buffers(prefix))
     return kept
 
 
 def _resting(model: nn.Module) -> set[nn.Module]:
-    """Parts put in eval mode by themselves; where the whole model is, it was only evaluated last."""
-    return {part for part in model.modules() if model.training and not part.training}
+    """Modules that alone were put in eval mode; a model that is in it as a whole was only evaluated last."""
+    return {module for module in model.modules() if model.training and not module.training}
 
 
 def train_(model: nn.Module) -> nn.Module:
-    """model.train(), but for the parts that were put in eval mode by themselves."""
+    """Call model.train(), but leave modules that alone were put in eval mode as they are."""
     resting = _resting(model)
     model.train()
-    for part in resting:
-        part.training = False
+    for module in resting:
+        module.training = False
     return model

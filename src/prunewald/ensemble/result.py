@@ -1,4 +1,4 @@
-"""What was trained."""
+"""`Result`: the replicas that were trained, and what was collected of them."""
 
 import copy
 from collections.abc import Sequence
@@ -8,57 +8,69 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from prunewald.core.base import Estimate
 from prunewald.ensemble import carry, evaluation
-from prunewald.ensemble.evaluation import Metric, Options, correct
-from prunewald.ensemble.job import Table
+from prunewald.ensemble.estimates import Estimates, merged
+from prunewald.ensemble.evaluation import EvaluationOptions, Metric, correct
+from prunewald.ensemble.job import TensorDict
 from prunewald.ensemble.replicas import Make, build, tensors
-from prunewald.uncertainty import Estimate
 
 
 @dataclass(frozen=True)
 class Result:
-    """Trained replicas, on the CPU; row r of every tensor belongs to seeds[r]."""
+    """Trained replicas, on the CPU. Row r of every tensor belongs to seeds[r].
+
+    - `params`, `buffers`: by name, (R, ...).
+    - `losses`: (R, epochs), the mean loss over the samples of each epoch, each at the step in which it was seen.
+    - `second_moment`: the optimizer's mean squared gradient by parameter name, unbiased; empty for SGD.
+    - `estimates`: for each estimator in `collect` its sigma and its dead weights by parameter name.
+    - `how`: in which way they were trained, and if by a plain loop, why.
+    - `optimizer_state`: by parameter name, then by torch's key; empty without keep_optimizer=True.
+    """
 
     make: Make = field(repr=False)
     seeds: tuple[int, ...]
-    params: Table = field(repr=False)
-    buffers: Table = field(repr=False)
-    losses: Tensor = field(repr=False)  # (R, epochs): the mean over each epoch's samples, as they were seen
-    second_moment: Table = field(repr=False)  # the optimizer's mean squared gradient, unbiased; empty for SGD
-    estimates: tuple[dict[str, Estimate], ...] = field(repr=False)  # one for each of `collect`
+    params: TensorDict = field(repr=False)
+    buffers: TensorDict = field(repr=False)
+    losses: Tensor = field(repr=False)
+    second_moment: TensorDict = field(repr=False)
+    estimates: tuple[Estimates, ...] = field(repr=False)
     how: str
-    optimizer_state: dict[str, Table] = field(default_factory=dict, repr=False)  # by torch's keys, if it was to be kept
+    optimizer_state: dict[str, TensorDict] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.seeds)
 
     @property
-    def sigma(self) -> Table:
-        """Sigma by the first of `collect`, (R, ...)."""
+    def sigma(self) -> TensorDict:
+        """The sigma of each weight by parameter name, (R, ...), from the first estimator in `collect`."""
         return {name: estimate.sigma for name, estimate in self._first().items()}
 
     @property
     def dead(self) -> dict[str, Tensor | None]:
-        """Where no gradient arrived, by the first of `collect`."""
+        """Where no gradient arrived, by parameter name, (R, ...), from the first in `collect`; None where unknown."""
         return {name: estimate.dead for name, estimate in self._first().items()}
 
-    def _first(self) -> dict[str, Estimate]:
+    def _first(self) -> Estimates:
         if not self.estimates:
             raise ValueError("nothing was collected: call train_many(..., collect=PseudoBootstrap(last=200))")
         return self.estimates[0]
 
     @property
-    def state(self) -> Table:
-        """Parameters and buffers: what `start=` takes to train on."""
+    def state(self) -> TensorDict:
+        """Parameters and buffers by name, (R, ...): what `evaluate` takes, and `start=` for a new optimizer."""
         return {**self.params, **self.buffers}
 
     def rows(self, index: Sequence[int] | Tensor, seeds: Sequence[int] | None = None) -> "Result":
-        """These replicas, in this order, which may repeat: what a next training starts from; `seeds` are new ones."""
+        """Some of the replicas, in the order of `index`, which may repeat one: what a next training can start from.
+
+        They keep their seeds, unless `seeds` gives them new ones.
+        """
         at = torch.as_tensor(index, dtype=torch.long)
         if bad := [r for r in at.tolist() if not -len(self) <= r < len(self)]:
             raise IndexError(f"row {bad[0]}: there are {len(self)} replicas")
         if seeds is not None and len(seeds) != len(at):
-            raise ValueError(f"seeds: {len(seeds)} for {len(at)} replicas")
+            raise ValueError(f"seeds: {len(seeds)} for {len(at)} replicas: give one for each")
         return replace(
             self,
             seeds=tuple(self.seeds[r] for r in at.tolist()) if seeds is None else tuple(seeds),
@@ -70,12 +82,12 @@ class Result:
             optimizer_state={name: _rows(table, at) for name, table in self.optimizer_state.items()},
         )
 
-    def accuracy(self, x: Tensor, y: Tensor, **options: Unpack[Options]) -> Tensor:
-        """The share of samples that each replica gets right, (R,); options as of `evaluate`."""
+    def accuracy(self, x: Tensor, y: Tensor, **options: Unpack[EvaluationOptions]) -> Tensor:
+        """The share of samples that each replica gets right, (R,); with the options of `evaluate`."""
         return evaluation.accuracies(self.make, self.state, x, y, **options)
 
-    def evaluate(self, x: Tensor, y: Tensor, metric: Metric = correct, **options: Unpack[Options]) -> Tensor:
-        """A metric of each replica and sample, (R, N); options as of `evaluate`."""
+    def evaluate(self, x: Tensor, y: Tensor, metric: Metric = correct, **options: Unpack[EvaluationOptions]) -> Tensor:
+        """A metric of each replica and sample, (R, N); with the options of `evaluate`."""
         return evaluation.evaluate(self.make, self.state, x, y, metric, **options)
 
     def module(self, replica: int) -> nn.Module:
@@ -90,7 +102,7 @@ class Result:
 
 
 def joined(results: Sequence[Result]) -> Result:
-    """Results of different replicas as one."""
+    """The results of several groups of replicas as one."""
     first = results[0]
     if len(results) == 1:
         return first
@@ -101,14 +113,14 @@ def joined(results: Sequence[Result]) -> Result:
         params=_joined([result.params for result in results]),
         buffers=_joined([result.buffers for result in results]),
         losses=torch.cat([result.losses for result in results]),
-        second_moment=carry.joined_tables([result.second_moment for result in results], sizes),
+        second_moment=carry.joined_rows([result.second_moment for result in results], sizes),
         estimates=tuple(_joined_estimates(each) for each in zip(*(r.estimates for r in results), strict=True)),
         how=first.how,
         optimizer_state=carry.joined([result.optimizer_state for result in results], sizes),
     )
 
 
-def _rows(table: Table, at: Tensor) -> Table:
+def _rows(table: TensorDict, at: Tensor) -> TensorDict:
     return {name: tensor[at] for name, tensor in table.items()}
 
 
@@ -116,14 +128,9 @@ def _estimate_rows(estimate: Estimate, at: Tensor) -> Estimate:
     return Estimate(estimate.sigma[at], None if estimate.dead is None else estimate.dead[at])
 
 
-def _joined(tables: Sequence[Table]) -> Table:
+def _joined(tables: Sequence[TensorDict]) -> TensorDict:
     return {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
 
 
-def _joined_estimates(parts: Sequence[dict[str, Estimate]]) -> dict[str, Estimate]:
-    return {name: _joined_estimate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _joined_estimate(rows: Sequence[Estimate]) -> Estimate:
-    dead = [row.dead for row in rows if row.dead is not None]
-    return Estimate(torch.cat([row.sigma for row in rows]), torch.cat(dead) if len(dead) == len(rows) else None)
+def _joined_estimates(tables: Sequence[Estimates]) -> Estimates:
+    return {name: merged([table[name] for table in tables], torch.cat) for name in tables[0]}

@@ -1,4 +1,4 @@
-"""What is computed otherwise when a model is one of many: dropout noise, and small convolutions and poolings."""
+"""Functions of torch that are computed in another way in a model that is one of many: dropout and small layers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from prunewald.ensemble import layers
 from prunewald.ensemble.draws import chain, keep
 
-_CALLS = 64  # keys for that many dropouts are drawn in one go
+_CALLS = 64  # the keys for this many dropouts are drawn in one go
 # How many dimensions a batch has, (N, C, ...): torch takes any other input as one sample, (C, ...), but in dropout2d
 # every input as a batch (None).
 _BATCHED: dict[Callable[..., Any], int | None] = {F.dropout1d: 3, F.dropout2d: None, F.dropout3d: 5}
@@ -22,7 +22,10 @@ _FAST: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 class Swap(TorchFunctionMode):
-    """While active, dropout takes its noise from `key`, or has none; `fast`: small layers have kernels of their own."""
+    """While this is active, dropout draws its noise from a replica's `key` and `step`, or with noise=False has none.
+
+    With `fast`, small convolutions and poolings are computed by the kernels of `prunewald.ensemble.kernels`.
+    """
 
     def __init__(self, key: Tensor, step: Tensor, fast: bool, noise: bool = True) -> None:
         super().__init__()
@@ -57,7 +60,7 @@ class Swap(TorchFunctionMode):
 
 
 def _drawn(func: Any, shape: torch.Size) -> torch.Size:
-    """The shape of the noise: each element has its own, or all of a channel have one."""
+    """The shape of the noise: one number for each element, or by dropout1d to 3d one for each channel."""
     if func is F.dropout:
         return shape
     lead = 2 if _BATCHED[func] in (None, len(shape)) else 1

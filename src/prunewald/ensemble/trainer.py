@@ -1,35 +1,38 @@
-"""Training step by step: what one replica in a plain loop and many together have in common, and the plain loop."""
+"""Training step by step: what a plain loop over one replica and a step of many together have in common."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from prunewald.ensemble import carry, draws, estimates
+from prunewald.core.base import Estimate, Online, State
+from prunewald.ensemble import carry, draws
 from prunewald.ensemble.estimates import Estimates
-from prunewald.ensemble.job import Job, Table, initial, ready_model
-from prunewald.ensemble.replicas import seeded, tensors
+from prunewald.ensemble.job import Job, TensorDict
 from prunewald.ensemble.result import Result
-from prunewald.ensemble.saving import Saves
-from prunewald.ensemble.swap import Swap
+from prunewald.ensemble.saving import SavedFile
 from prunewald.model.optimizers import forget_, mean_square_gradient
-from prunewald.uncertainty import Estimate, Online
-from prunewald.uncertainty.base import State
 from prunewald.util.tensors import zero_
+from prunewald.util.trees import mapped
 
 
 class Trainer(ABC):
-    """Holds the parameters, the optimizer and what is collected."""
+    """Trains the replicas of a job: it has their parameters, their optimizer and the states of what is collected.
 
-    how: str
+    `params` are what the optimizer steps, `alive` the masks of some of them, and `carried` the state that the optimizer
+    goes on from. With `fast` the optimizer is one that runs well inside a CUDA graph.
+    """
+
+    way: ClassVar[str]  # which `how` this is
 
     def __init__(
-        self, job: Job, model: nn.Module, params: Table, fixed: Table, alive: Table, carried: carry.Carried, fast: bool
+        self, job: Job, model: nn.Module, params: TensorDict, alive: TensorDict, carried: carry.Carried, fast: bool
     ) -> None:
-        self.job, self.model, self.params, self.fixed, self.alive = job, model, params, fixed, alive
+        self.job, self.model, self.params, self.alive = job, model, params, alive
+        self.how: str = self.way  # what the result says of it
         self.x, self.y = job.x.to(job.device), job.y.to(job.device)
         if not params:
             raise ValueError("no parameter of the model has requires_grad=True: there is nothing to train")
@@ -40,7 +43,7 @@ class Trainer(ABC):
                 forget_(self.optimizer, params[name], mask)
         self.key = draws.seed_key(job.seeds, draws.NOISE, job.device)
         self.count = torch.full((), job.first_epoch * job.batches, dtype=torch.int32, device=job.device)
-        self.states = [recipe.init() for recipe in job.collect]
+        self.states = [estimator.init(params) for estimator in job.collect]
         self.total = torch.zeros(len(job.seeds), dtype=torch.float64, device=job.device)
         self.losses: list[Tensor] = []
 
@@ -49,27 +52,26 @@ class Trainer(ABC):
         """The loss of each replica, (R,), on its rows of the data, (R, batch)."""
 
     @abstractmethod
-    def estimate(self, recipe: Online, state: State) -> Estimates:
-        """What an estimator says of each replica, by parameter name."""
+    def estimate(self, estimator: Online, state: State) -> Estimates:
+        """What an estimator has found out, by parameter name, with one row for each replica."""
 
     @abstractmethod
-    def stacked(self, table: Table) -> Table:
-        """Tensors with one row a replica."""
+    def stacked(self, tensors: TensorDict) -> TensorDict:
+        """The tensors of the model or the optimizer with one row for each replica."""
+
+    @abstractmethod
+    def untrained(self) -> TensorDict:
+        """Buffers, and parameters with requires_grad=False, as they are now."""
 
     @abstractmethod
     def context(self) -> AbstractContextManager[Any]:
-        """What surrounds the whole training."""
+        """A context that the whole training has to run in."""
 
-    @abstractmethod
     def begin(self, epoch: int) -> None:
-        """What comes before each epoch."""
-
-    def untrained(self) -> Table:
-        """Buffers, and parameters without a gradient."""
-        return self.fixed
+        """Prepare an epoch; there may be nothing to do."""
 
     def backward(self, rows: Tensor) -> Tensor:
-        """Leave the gradients at the parameters; return the losses."""
+        """Leave the gradients at the parameters, and return the losses."""
         self.optimizer.zero_grad(set_to_none=True)
         losses = self.forward(rows)
         # The gradient of the sum by a replica's weights is that of its own loss.
@@ -80,35 +82,39 @@ class Trainer(ABC):
         return losses.detach()
 
     def step(self, rows: Tensor) -> None:
-        """One optimizer step."""
+        """Take one optimizer step."""
         losses = self.backward(rows)
         self.optimizer.step()
         self.count += 1
         self.total += losses if self.job.summed else losses * rows.shape[1]
 
-    def fit(self, tick: Callable[[int], object], saves: Saves | None = None, *, more: bool = False) -> Result:
-        """Train to the end; `tick` is told how many replicas finished an epoch.
+    def fit(self, tick: Callable[[int], object], file: SavedFile | None = None, *, more: bool = False) -> Result:
+        """Train to the end; `tick` is told how many replicas have finished an epoch.
 
-        It goes on from what was saved, and is saved on its way; at its end too if there is `more` to train.
+        With a `file` the training goes on from what was saved there, and is saved there on its way; also at its end,
+        where there are `more` replicas to train after these.
         """
         first, last = self.job.first_epoch, self.job.first_epoch + self.job.epochs
-        if saves:
-            first += self._restore_(saves.load())
+        if file:
+            first += self._restore_(file.load())
             tick((first - self.job.first_epoch) * len(self.job.seeds))
         with self.context():
             sample = self.job.sample()
             for epoch in range(first, last):
-                self.begin(epoch)
-                for rows in self.job.epoch(epoch, sample):
-                    self.step(rows)
-                    for recipe, state in zip(self.job.collect, self.states, strict=True):
-                        recipe.update_(state, self.params, self.optimizer)
-                self.losses.append(self.total / self.job.size)
-                self.total.zero_()
+                self._epoch(epoch, sample)
                 tick(len(self.job.seeds))
-                if saves and (saves.due if epoch < last - 1 else more):
-                    saves.save(self._snapshot())
+                if file and (file.due if epoch < last - 1 else more):
+                    file.save(self._snapshot())
             return self.result()
+
+    def _epoch(self, epoch: int, sample: Tensor | None) -> None:
+        self.begin(epoch)
+        for rows in self.job.epoch(epoch, sample):
+            self.step(rows)
+            for estimator, state in zip(self.job.collect, self.states, strict=True):
+                estimator.update_(state, self.params, self.optimizer)
+        self.losses.append(self.total / self.job.size)
+        self.total.zero_()
 
     def _snapshot(self) -> dict[str, Any]:
         """All that the rest of the training depends on, after an epoch."""
@@ -117,7 +123,7 @@ class Trainer(ABC):
         return {"tensors": tensors, "optimizer": held, "states": self.states, "losses": self.losses}
 
     def _restore_(self, saved: dict[str, Any]) -> int:
-        """Go on from a snapshot, if there is one; returns the epochs that are done."""
+        """Go on from a snapshot, if there is one; returns how many epochs are done."""
         if not saved:
             return 0
         own = {**self.params, **self.untrained()}
@@ -125,7 +131,7 @@ class Trainer(ABC):
             for name, tensor in saved["tensors"].items():
                 own[name].copy_(tensor)
         self.optimizer.load_state_dict(saved["optimizer"])
-        here = estimates.mapped([saved["states"], saved["losses"]], lambda tensor: tensor.to(self.job.device))
+        here = mapped([saved["states"], saved["losses"]], lambda tensor: tensor.to(self.job.device))
         self.states, self.losses = here
         self.count += len(self.losses) * self.job.batches
         return len(self.losses)
@@ -134,8 +140,8 @@ class Trainer(ABC):
         """What was trained, on the CPU."""
         state = {**self.params, **self.untrained()}
         moments = {name: mean_square_gradient(self.optimizer, param) for name, param in self.params.items()}
-        for recipe, collected in zip(self.job.collect, self.states, strict=True):
-            recipe.check(collected)
+        for estimator, collected in zip(self.job.collect, self.states, strict=True):
+            estimator.check(collected, self.params)
         return Result(
             make=self.job.make,
             seeds=self.job.seeds,
@@ -148,59 +154,12 @@ class Trainer(ABC):
             optimizer_state=self._kept() if self.job.keep_optimizer else {},
         )
 
-    def _collected(self, recipe: Online, state: State) -> Estimates:
-        found = self.estimate(recipe, state)
+    def _collected(self, estimator: Online, state: State) -> Estimates:
+        found = self.estimate(estimator, state)
         return {n: Estimate(sigma.cpu(), None if dead is None else dead.cpu()) for n, (sigma, dead) in found.items()}
 
-    def _kept(self) -> dict[str, Table]:
+    def _kept(self) -> dict[str, TensorDict]:
         return {name: self._cpu(table) for name, table in carry.kept(self.optimizer, self.params).items()}
 
-    def _cpu(self, table: Table) -> Table:
-        return {name: tensor.detach().cpu() for name, tensor in self.stacked(table).items()}
-
-
-class Alone(Trainer):
-    """One replica in a plain loop; `noise=False`: without dropout."""
-
-    how = "loop"
-
-    def __init__(self, job: Job, noise: bool = True) -> None:
-        assert len(job.seeds) == 1
-        self.noise = noise
-        model = ready_model(job)
-        own = tensors(model)
-        with torch.no_grad():
-            for name, tensor in initial(job).items():
-                own[name].copy_(tensor[0])
-        params: Table = {name: param for name, param in model.named_parameters() if param.requires_grad}
-        alive = {name: mask[0].to(job.device) for name, mask in job.masks.items() if name in params}
-        super().__init__(job, model, params, {}, alive, carry.of_one(job.optimizer_state), fast=False)
-
-    def untrained(self) -> Table:
-        """Read anew, since a model may put another tensor in a buffer's place."""
-        return {name: tensor for name, tensor in tensors(self.model).items() if name not in self.params}
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """The loss, (1,)."""
-        with Swap(self.key[0], self.count, fast=False, noise=self.noise):
-            loss = self.job.loss(self.model(self.x[rows[0]]), self.y[rows[0]])
-        if loss.numel() != 1:
-            raise ValueError(f"loss gives {tuple(loss.shape)}: must be one number a batch, its mean or its sum")
-        return loss.reshape(1)
-
-    def estimate(self, recipe: Online, state: State) -> Estimates:
-        """Of the one."""
-        found = estimates.of_one(recipe, state, self.params, self.alive, self.optimizer)
-        return {name: estimates.stacked([each]) for name, each in found.items()}
-
-    def stacked(self, table: Table) -> Table:
-        """Tensors with one row."""
-        return {name: tensor[None] for name, tensor in table.items()}
-
-    def context(self) -> AbstractContextManager[Any]:
-        """Any other randomness of the model is from the replica's seed too."""
-        return seeded(self.job.seeds[0])
-
-    def begin(self, epoch: int) -> None:
-        """It starts anew in each epoch, so that training may stop between two and go on."""
-        torch.manual_seed(draws.other(self.job.seeds[0], epoch))
+    def _cpu(self, tensors: TensorDict) -> TensorDict:
+        return {name: tensor.detach().cpu() for name, tensor in self.stacked(tensors).items()}

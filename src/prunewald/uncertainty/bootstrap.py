@@ -1,7 +1,6 @@
 """The real bootstrap: train on resampled data sets, and see how far each weight varies."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.core.base import Offline
+from prunewald.model.masking import Masks
 from prunewald.uncertainty.curvature import Batches
 from prunewald.util.arguments import one_of, whole
 from prunewald.util.registry import uncertainty
@@ -17,12 +17,13 @@ from prunewald.util.registry import uncertainty
 @uncertainty("bootstrap")
 @dataclass(frozen=True)
 class Bootstrap(Offline):
-    """std of each weight over models trained on bootstrap samples of the data, all at once (`prunewald.ensemble`).
+    """The standard deviation of each weight over models that are trained on bootstrap samples of the data.
 
-    `start` is how the replicas begin: "independent" initialisations, as the paper's "independent instances" (their
-    hidden units are not the same ones, so this is far more than sampling noise); the "same" one for all; or "warm",
-    from the weights of the model at hand, for a tenth of the epochs. Replica r depends on seed + r alone. Parameters
-    with requires_grad=False stay as they are, and have no sigma.
+    They are trained all at once, by `prunewald.ensemble.train_many`. `start` says how they begin: with "independent"
+    initialisations, as the "independent instances" of Ko, Oehmcke & Gieseke (2019) (their hidden units do not
+    correspond, so that sigma is far more than sampling noise); with the "same" one for all; or "warm", from the weights
+    of the model at hand, for a tenth of the epochs. Replica r depends on the seed `seed + r` alone. Parameters with
+    requires_grad=False stay as they are, and have no sigma.
     """
 
     replicas: int = 100
@@ -40,14 +41,14 @@ class Bootstrap(Offline):
         loss: Any,
         *,
         epochs: int = 10,
-        masks: Mapping[str, Tensor] | None = None,
+        masks: Masks | None = None,
         **training: Any,
     ) -> dict[str, Tensor]:
-        """Sigma of each trained parameter by its name; `epochs` and `training` (optimizer, ...) go to `train_many`.
+        """Sigma by the name of each trained parameter; `epochs` and `training` (optimizer, ...) go to `train_many`.
 
-        With `masks` the replicas are of the pruned model, and what is pruned has an infinite sigma.
+        With `masks` the replicas are pruned as the model is, and sigma is infinite where a weight is pruned.
         """
-        from prunewald.ensemble import train_many
+        from prunewald.ensemble import train_many  # not before it is used: `import prunewald` stays light
 
         x, y = (torch.cat(column) for column in zip(*batches, strict=True))
         warm = self.start == "warm"
@@ -66,5 +67,5 @@ class Bootstrap(Offline):
         )
         trained = [name for name, param in model.named_parameters() if param.requires_grad]
         sigma = {name: result.params[name].std(0) for name in trained}
-        pruned = {name: ~mask.bool().to(sigma[name].device) for name, mask in (masks or {}).items() if name in sigma}
+        pruned = {name: ~mask.to(sigma[name].device) for name, mask in (masks or {}).items() if name in sigma}
         return sigma | {name: sigma[name].masked_fill(gone, torch.inf) for name, gone in pruned.items()}

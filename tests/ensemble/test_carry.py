@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from prunewald.ensemble import SGD, Adam, AdamW, RMSprop, draws, train_many
-from tests.test_ensemble import BATCH, RECIPES, SEEDS, N, Net, close, data
+from tests.ensemble.helpers import BATCH, RECIPES, SEEDS, N, Net, close, data
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -180,43 +180,12 @@ def test_replicas_without_a_state_of_all_parameters():
         assert torch.equal(on.state[name], tensor)
 
 
-def test_rows():
-    result = many(AdamW(), "vmap", epochs=2, collect="second-moment", resample="bootstrap")
-    some = result.rows(torch.tensor([2, 0, 2]))
-    assert some.seeds == (4, 3, 4)
-    assert len(some) == 3
-    assert torch.equal(some.losses, result.losses[[2, 0, 2]])
-    for name, tensor in result.state.items():
-        assert torch.equal(some.state[name], tensor[[2, 0, 2]])
-    assert torch.equal(some.second_moment["fc.weight"][1], result.second_moment["fc.weight"][0])
-    assert torch.equal(some.sigma["fc.weight"][1], result.sigma["fc.weight"][0])
-    assert torch.equal(some.dead["fc.weight"][1], result.dead["fc.weight"][0])
-    assert some.optimizer_state["fc.weight"]["step"].tolist() == [10, 10, 10]
-    some.params["fc.weight"].zero_()
-    assert result.params["fc.weight"].any()
-    assert torch.equal(some.module(1).out.weight, result.params["out.weight"][0])
-    assert result.rows([1, 1], seeds=[7, 8]).seeds == (7, 8)
-    with pytest.raises(ValueError, match="seeds: 1 for 2 replicas"):
-        result.rows([1, 1], seeds=[7])
-    with pytest.raises(IndexError, match="row 3: there are 3 replicas"):
-        result.rows([3])
-
-
-def test_the_seeds_of_a_result_are_the_default():
-    first = many(SGD(lr=0.1), "vmap", epochs=1)
-    on = many(SGD(lr=0.1), "vmap", epochs=1, start=first.rows([1, 1, 2]), seeds=None)
-    assert on.seeds == (11, 11, 4)
-    assert torch.equal(on.params["fc.weight"][0], on.params["fc.weight"][1])
-
-
 @pytest.mark.parametrize("how", ["vmap", "loop"])
 def test_seeds_may_repeat(how):
     options = {"make": rich, "epochs": 2, "resample": "bootstrap", "recipe": RMSprop(lr=1e-3), "how": how}
     each, twice = many(**options), many(**options, seeds=[4, 3, 4, 11, 3])
     for name, tensor in twice.state.items():
         close(tensor, each.state[name][[2, 0, 2, 1, 0]])
-    orders = draws.order([4, 3, 4], 30, epoch=1)
-    assert torch.equal(orders, torch.stack([draws.order([seed], 30, epoch=1)[0] for seed in (4, 3, 4)]))
 
 
 def test_replicas_of_unequal_age():
@@ -230,19 +199,19 @@ def test_replicas_of_unequal_age():
     start = replace(young, optimizer_state=table)
     alone = many(recipe, "loop", epochs=1, start=start)
     assert alone.optimizer_state["fc.weight"]["step"].tolist() == [10, 15, 15]
-    with pytest.raises(ValueError, match="have taken 5 to 10 steps"):
+    with pytest.raises(ValueError, match="5 to 10 steps.*how='loop'"):
         many(recipe, "vmap", epochs=1, start=start)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"recipe": Adam()}, "has square_avg, step, and Adam.* keeps exp_avg, exp_avg_sq, step"),
-        ({"recipe": SGD(lr=0.1)}, "has square_avg, step, and SGD.* keeps nothing"),
-        ({"optimizer_state": {"fc": {}}}, "no parameter 'fc'"),
+        ({"recipe": Adam()}, "square_avg, step.*exp_avg, exp_avg_sq, step"),
+        ({"recipe": SGD(lr=0.1)}, "square_avg, step.*SGD.*nothing"),
+        ({"optimizer_state": {"fc": {}}}, "no parameter 'fc'.*fc.weight"),
         ({"optimizer_state": {"fc.weight": {"square_avg": torch.zeros(2, 8, 27), "step": torch.ones(3)}}}, r"\(3, 8,"),
         ({"optimizer_state": {"fc.weight": {"square_avg": torch.zeros(8, 27), "step": torch.ones(4)}}}, r"\(3,\)"),
-        ({"first_epoch": -1}, "first_epoch=-1: must be at least 0"),
+        ({"first_epoch": -1}, "first_epoch=-1"),
     ],
 )
 def test_wrong_arguments(options, message):

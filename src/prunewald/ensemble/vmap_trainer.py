@@ -1,4 +1,4 @@
-"""Many replicas in one step: vmap over stacked weights, one optimizer, and on a GPU one CUDA graph a step."""
+"""how="vmap": many replicas in one step, by vmap over stacked weights; on a GPU the step is a CUDA graph."""
 
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
@@ -8,50 +8,52 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
+from prunewald.core.base import Online, State
 from prunewald.ensemble import carry, estimates
 from prunewald.ensemble.estimates import Estimates
-from prunewald.ensemble.job import Job, Table, initial, ready_model
+from prunewald.ensemble.job import Job, TensorDict
+from prunewald.ensemble.start import initial, ready_model
 from prunewald.ensemble.swap import Swap
 from prunewald.ensemble.trainer import Trainer
-from prunewald.uncertainty import Online
-from prunewald.uncertainty.base import State
 
-_WARM = 3  # steps of a batch size before it is captured: libraries set themselves up in the first ones
+_WARM = 3  # steps with a batch size before it is captured: libraries set themselves up in the first ones
 
 
-class Together(Trainer):
-    """Replicas as rows of stacked tensors."""
+class VmapTrainer(Trainer):
+    """Trains all replicas of a job together, as rows of stacked tensors."""
 
-    how = "vmap"
+    way = "vmap"
 
     def __init__(self, job: Job) -> None:
         model = ready_model(job)
         state = initial(job)
         trained = {name for name, param in model.named_parameters() if param.requires_grad}
         params = {name: state[name].contiguous().requires_grad_() for name in state if name in trained}
-        fixed = {name: tensor for name, tensor in state.items() if name not in trained}
         alive = {name: mask.to(job.device) for name, mask in job.masks.items() if name in trained}
-        cuda = job.device.type == "cuda"
-        carried = carry.of_all(job.optimizer_state, job.optimizer)
-        super().__init__(job, model, params, fixed, alive, carried, fast=cuda)
-        self.fast = cuda
-        self.stream = torch.cuda.Stream(job.device) if cuda else None
-        self.graphs: dict[int, Graph] = {}
-        self.seen: Counter[int] = Counter()
-        self.no_graph = "" if cuda else "not on a GPU"
+        self.fixed = {name: tensor for name, tensor in state.items() if name not in trained}
+        self.fast = job.device.type == "cuda"
+        super().__init__(job, model, params, alive, carry.stacked(job.optimizer_state, job.optimizer), self.fast)
+        self.stream = torch.cuda.Stream(job.device) if self.fast else None
+        self.graphs: dict[int, Graph] = {}  # by batch size
+        self.seen: Counter[int] = Counter()  # steps by batch size
+        self.no_graph = "" if self.fast else "not on a GPU"  # why steps are not captured
+
+    def untrained(self) -> TensorDict:
+        """Buffers and fixed parameters, which vmap changes in place."""
+        return self.fixed
 
     def forward(self, rows: Tensor) -> Tensor:
-        """The loss of each replica."""
+        """The loss of each replica, (R,), by one vectorised forward pass."""
         batch = [data.index_select(0, rows.flatten()).unflatten(0, rows.shape) for data in (self.x, self.y)]
         losses: Tensor = vmap(self._one, randomness="error")(self.params, self.fixed, self.key, *batch)
         return losses
 
-    def _one(self, params: Table, fixed: Table, key: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _one(self, params: TensorDict, fixed: TensorDict, key: Tensor, x: Tensor, y: Tensor) -> Tensor:
         with Swap(key, self.count, self.fast):
             return self.job.loss(functional_call(self.model, (params, fixed), (x,)), y)
 
     def step(self, rows: Tensor) -> None:
-        """One optimizer step of all, replayed from a CUDA graph once its batch size is known."""
+        """Take one optimizer step with all replicas, from a CUDA graph once one is captured for this batch size."""
         size = rows.shape[1]
         self.seen[size] += 1
         if size not in self.graphs and self.seen[size] > _WARM and not self.no_graph:
@@ -76,19 +78,16 @@ class Together(Trainer):
         grads = {name: param.grad for name, param in self.params.items()}
         self.graphs[rows.shape[1]] = Graph(graph, static, grads)
 
-    def begin(self, epoch: int) -> None:
-        """Nothing: noise that is not drawn here is an error under vmap."""
+    def estimate(self, estimator: Online, state: State) -> Estimates:
+        """What the estimator says of all replicas."""
+        return estimates.of_replicas(estimator, state, self.params, self.alive, self.optimizer)
 
-    def estimate(self, recipe: Online, state: State) -> Estimates:
-        """Of all at once."""
-        return estimates.of_all(recipe, state, self.params, self.alive, self.optimizer)
-
-    def stacked(self, table: Table) -> Table:
-        """They are, but for the step counts of the optimizer."""
-        return {name: t if t.dim() else t.repeat(len(self.job.seeds)) for name, t in table.items()}
+    def stacked(self, tensors: TensorDict) -> TensorDict:
+        """The tensors, which have rows already; only the optimizer's step counts are repeated for each replica."""
+        return {name: t if t.dim() else t.repeat(len(self.job.seeds)) for name, t in tensors.items()}
 
     def context(self) -> AbstractContextManager[Any]:
-        """Capturing needs a stream of its own, and what is captured must have run there."""
+        """On a GPU a stream of its own: capturing needs one, and what is captured must have run there before."""
         if self.stream is None:
             return nullcontext()
         self.stream.wait_stream(torch.cuda.current_stream(self.job.device))
@@ -96,14 +95,14 @@ class Together(Trainer):
 
 
 class Graph(NamedTuple):
-    """A captured step: where it reads its rows, and where it leaves its gradients."""
+    """A captured step: the graph, the tensor that it reads its rows from, and the gradients that it fills."""
 
     graph: Any
     rows: Tensor
     grads: dict[str, Tensor | None]
 
-    def replay(self, rows: Tensor, params: Table) -> None:
-        """Take the step with these rows."""
+    def replay(self, rows: Tensor, params: TensorDict) -> None:
+        """Take the step with these rows, and leave its gradients at the parameters."""
         self.rows.copy_(rows)
         self.graph.replay()
         for name, grad in self.grads.items():

@@ -120,15 +120,15 @@ def test_what_cannot_be_vectorised_is_evaluated_one_by_one(monkeypatch, capsys):
 def test_chunks_fit_into_memory(monkeypatch):
     result, (x, y) = trained(), data()
     sizes: list[int] = []
-    together = evaluation._together
+    chunk = evaluation._chunk
 
     def watched(task, first, last):
         sizes.append(last - first)
         if last - first > 1:
             raise torch.cuda.OutOfMemoryError
-        return together(task, first, last)
+        return chunk(task, first, last)
 
-    monkeypatch.setattr(evaluation, "_together", watched)
+    monkeypatch.setattr(evaluation, "_chunk", watched)
     assert torch.equal(result.accuracy(x, y, how="vmap", chunk=4), result.accuracy(x, y, how="loop"))
     assert sizes == [4, 2, 1, 1, 1, 1, 1]
     sizes.clear()
@@ -141,15 +141,15 @@ def test_chunks_fit_into_memory(monkeypatch):
     ("options", "message"),
     [
         ({"x": torch.zeros(3, 1, 6, 6)}, "x has 3 rows and y has 50"),
-        ({"state": {}}, "state and the model differ in '0.bias'"),
-        ({"state": {**net().state_dict(), "7.weight": torch.zeros(1)}}, "differ in '7.weight'"),
-        ({"state": net().state_dict()}, r"state\['0.weight'\] has shape \(3, 1, 3, 3\): must be \(R, 3, 1, 3, 3\)"),
-        ({"rows": torch.zeros(2, 9, dtype=torch.long)}, r"rows has shape \(2, 9\): must be \(5, m\)"),
-        ({"rows": torch.full((5, 9), 50)}, "rows has rows 50 to 50: must be whole numbers from 0 to 49"),
-        ({"metric": F.cross_entropy}, r"metric gives \(\): must be one value a sample"),
+        ({"state": {}}, "'0.bias'"),
+        ({"state": {**net().state_dict(), "7.weight": torch.zeros(1)}}, "'7.weight'"),
+        ({"state": net().state_dict()}, r"'0.weight'\] has shape \(3, 1, 3, 3\).*\(R, 3, 1, 3, 3\)"),
+        ({"rows": torch.zeros(2, 9, dtype=torch.long)}, r"rows has shape \(2, 9\).*\(5, m\)"),
+        ({"rows": torch.full((5, 9), 50)}, "rows has rows 50 to 50.*from 0 to 49"),
+        ({"metric": F.cross_entropy}, r"metric gives \(\).*each sample"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"chunk": 0}, "chunk=0"),
-        ({"how": "fast"}, "how='fast'"),
+        ({"how": "fast"}, "how='fast'.*'vmap'"),
     ],
 )
 def test_wrong_arguments(options, message):

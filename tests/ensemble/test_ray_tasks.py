@@ -23,6 +23,7 @@ def run(make=net, **options):
     return train_many(make, x, y, **common | options)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_killed_worker_is_retried_and_nothing_is_lost(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray")
@@ -37,11 +38,13 @@ def test_a_killed_worker_is_retried_and_nothing_is_lost(tmp_path: Path) -> None:
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        spread = run(fragile, executor="ray", keep_optimizer=True)
+        told: list[int] = []
+        spread = run(fragile, executor="ray", keep_optimizer=True, progress=told.append)
         on = run(executor="ray", start=spread.rows([5, 0, 0]), seeds=None, first_epoch=3)
     finally:
         ray.shutdown()
     assert (tmp_path / "killed").exists()
+    assert sum(told) == 6 * 3
     here = run()
     assert spread.seeds == here.seeds
     assert torch.equal(spread.losses, here.losses)

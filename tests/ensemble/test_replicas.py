@@ -91,7 +91,7 @@ def test_a_model_without_reset_parameters_may_be_trained_on(how):
     model = Resetting()
     model.scale.requires_grad_(True)
     assert "scale.0" in changed(many(model, how, start="same"), model)
-    with pytest.raises(ValueError, match="scale .ParameterList. has no reset_parameters"):
+    with pytest.raises(ValueError, match="scale .ParameterList.*reset_parameters"):
         many(model, how)
 
 
@@ -104,7 +104,7 @@ def test_statistics_of_a_frozen_part_go_on_from_where_they_were(how):
 
 
 def test_nothing_to_train(how):
-    with pytest.raises(ValueError, match="there is nothing to train"):
+    with pytest.raises(ValueError, match="requires_grad=True"):
         many(pretrained().requires_grad_(False), how)
 
 
