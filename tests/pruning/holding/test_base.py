@@ -15,8 +15,8 @@ class Halves(Holding):
     """The model computes with weights in multiples of a half; out of sight they move freely."""
 
     def __init__(self, model) -> None:
-        self.params: dict = dict(model.named_parameters())
-        self.full: dict = {}
+        self.params = dict(model.named_parameters())
+        self.full: dict[str, torch.Tensor] = {}
 
     def ready_(self, names):
         for name in names:
