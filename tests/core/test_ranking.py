@@ -22,6 +22,8 @@ from prunewald.core.ranking import (
 )
 from tests.core.helpers import Unscored
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # Few distinct values, so that ties of score and of magnitude are the rule.
 numbers = st.sampled_from([0.0, -0.0, 1e-45, 0.5, 0.5000001, 1.0, -1.0, -2.5, 3e38, float("inf"), float("-inf")])
 finite = st.sampled_from([0.0, -0.0, 0.25, -0.25, 1.0, -3.0])
@@ -89,6 +91,7 @@ def test_any_bit_pattern_is_ordered(seed):
     assert kth_smallest(lambda: [values], k)[0] == values.kthvalue(k).values
 
 
+@pytest.mark.slow
 def test_the_selection_is_exact_past_2_to_24():
     """float32 counts saturate at 2^24 and torch.quantile refuses: neither may happen here."""
     n = (1 << 24) + 1000

@@ -11,6 +11,8 @@ from prunewald import wald_test
 from prunewald.uncertainty import InverseFisher, Sandwich, SGDAsymptotic
 from tests.uncertainty.helpers import BINARY, CONTINUOUS, N, P, X, batches, flat, linear, several
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 OLS = sm.OLS(CONTINUOUS, sm.add_constant(X)).fit()
 LOGIT = sm.Logit(BINARY, sm.add_constant(X)).fit(disp=0)
 ROBUST = sm.Logit(BINARY, sm.add_constant(X)).fit(disp=0, cov_type="HC0")
@@ -110,7 +112,7 @@ def test_sgd_asymptotic_against_monte_carlo():
 
 
 def test_sgd_asymptotic_refuses_a_rate_that_is_too_small():
-    with pytest.raises(ValueError, match=r"rate=0.01 is too small for \('weight', 'bias'\): the smallest eigenvalue"):
+    with pytest.raises(ValueError, match=r"rate=0.01.*\('weight', 'bias'\).*rates above"):
         SGDAsymptotic(rate=0.01).estimate(linear(OLS.params), batches(CONTINUOUS), F.mse_loss)
 
 
@@ -123,7 +125,7 @@ def test_blocks_by_layer_where_the_whole_is_too_large(monkeypatch):
     sigmas = InverseFisher(inverse="damped").estimate(model, batches(CONTINUOUS), F.mse_loss)
     assert [block.params for block in sigmas.diagnosis.blocks] == [("0.weight", "0.bias"), ("2.weight", "2.bias")]
     monkeypatch.setattr(analytic, "_FULL", 5)
-    with pytest.raises(ValueError, match="layer '0' has 10 parameters.*use FisherDiagonal"):
+    with pytest.raises(ValueError, match="'0' has 10 parameters.*use FisherDiagonal"):
         InverseFisher().estimate(model, batches(CONTINUOUS), F.mse_loss)
 
 

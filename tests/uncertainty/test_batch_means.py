@@ -13,7 +13,7 @@ def test_a_state_of_other_batches_is_refused():
     other = pw.Pruner(model, optimizer, uncertainty=BatchMeans(length=7))
     other.load_state_dict(state)
     model(torch.ones(1, 2)).sum().backward()
-    with pytest.raises(ValueError, match=r"batches of 5 steps: go on with those, not BatchMeans\(.*length=7"):
+    with pytest.raises(ValueError, match=r"batches of 5 steps.*BatchMeans\(.*length=7"):
         optimizer.step()
 
 
@@ -26,5 +26,5 @@ def test_bad_settings_are_named(settings):
 def test_one_batch_is_too_few():
     model = nn.Linear(2, 2)
     pruner = pw.Pruner(model, torch.optim.SGD(model.parameters(), lr=0.1), uncertainty=BatchMeans(length=5))
-    with pytest.raises(ValueError, match=r"has 0 batch\(es\) after 0 steps, and needs two"):
+    with pytest.raises(ValueError, match=r"BatchMeans\(.*length=5\) has 0 batch.*train on"):
         pruner.sigma()

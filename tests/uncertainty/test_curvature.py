@@ -10,9 +10,12 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from prunewald.model.modules import evaluating
 from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich, SGDAsymptotic
 from prunewald.uncertainty import analytic as analytic_module
-from prunewald.uncertainty.curvature import evaluating, pose
+from prunewald.uncertainty.curvature import pose
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 ESTIMATORS = [InverseFisher(inverse="damped"), Sandwich(inverse="damped"), FisherDiagonal(), FisherDiagonal("model")]
 
@@ -20,11 +23,11 @@ ESTIMATORS = [InverseFisher(inverse="damped"), Sandwich(inverse="damped"), Fishe
 @pytest.mark.parametrize("estimator", [*ESTIMATORS, SGDAsymptotic()], ids=repr)
 def test_nothing_to_estimate_is_an_error(estimator):
     batch = (torch.randn(8, 4), torch.zeros(8).long())
-    with pytest.raises(ValueError, match="no parameter of Linear requires gradients: set requires_grad"):
+    with pytest.raises(ValueError, match="Linear.*set requires_grad"):
         estimator.estimate(nn.Linear(4, 3).requires_grad_(False), [batch], F.cross_entropy)
     ignored = (batch[0], batch[1] - 100)
     for empty in ([], [(batch[0][:0], batch[1][:0])], [ignored]):
-        with pytest.raises(ValueError, match="batches, a list, gave no sample to count: give pairs of inputs"):
+        with pytest.raises(ValueError, match="a list.*give pairs of inputs"):
             estimator.estimate(nn.Linear(4, 3), empty, F.cross_entropy)
 
 

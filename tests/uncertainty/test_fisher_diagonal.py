@@ -7,6 +7,8 @@ from torch.nn import functional as F
 from prunewald.uncertainty import FisherDiagonal
 from tests.uncertainty.helpers import TRUE, P, X, flat, linear, several
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.mark.parametrize("labels", ["data", "model"])
 @pytest.mark.parametrize("kind", ["logit", "OLS"])

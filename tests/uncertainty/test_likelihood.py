@@ -9,11 +9,13 @@ from torch.nn import functional as F
 from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich
 from tests.uncertainty.helpers import CONTINUOUS, batches, linear
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ESTIMATORS = [InverseFisher(inverse="damped"), Sandwich(inverse="damped"), FisherDiagonal(), FisherDiagonal("model")]
 
 
 def test_an_unknown_loss_is_named():
-    with pytest.raises(ValueError, match="loss 'hinge': .*cross_entropy, binary_cross_entropy, squared_error"):
+    with pytest.raises(ValueError, match="loss 'hinge'.*cross_entropy, binary_cross_entropy, squared_error"):
         InverseFisher().estimate(linear(np.zeros(5)), batches(CONTINUOUS), "hinge")
 
 
@@ -21,13 +23,13 @@ def test_an_unknown_loss_is_named():
     "loss", [nn.CrossEntropyLoss(label_smoothing=0.1), nn.MSELoss(reduction="sum"), nn.CrossEntropyLoss(torch.ones(2))]
 )
 def test_a_loss_that_is_no_plain_likelihood_is_refused(loss):
-    with pytest.raises(ValueError, match="is not a plain likelihood"):
+    with pytest.raises(ValueError, match=f"{type(loss).__name__}.*use its defaults"):
         InverseFisher().estimate(linear(np.zeros(5)), batches(CONTINUOUS), loss)
 
 
 def test_labels_by_position_are_refused():
     model = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (3, 2)))
-    with pytest.raises(ValueError, match="positions laid out as samples"):
+    with pytest.raises(ValueError, match=r"\(3, 2\).*\(2,\).*positions laid out as samples"):
         FisherDiagonal().estimate(model, [(torch.randn(8, 4), torch.zeros(8, 2).long())], F.cross_entropy)
 
 
