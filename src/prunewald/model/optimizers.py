@@ -40,7 +40,8 @@ def mean_square_gradient(optimizer: Optimizer | None, param: Tensor) -> Tensor |
     """
     if optimizer is None or not (state := optimizer.state.get(param)):
         return None
-    group = next(group for group in optimizer.param_groups if any(p is param for p in group["params"]))
+    group = group_of(optimizer, param)
+    assert group is not None
     steps = float(state.get("step", group.get("step", 0)))  # some optimizers count them by group
     if not steps:
         return None
@@ -59,7 +60,10 @@ def mean_square_gradient(optimizer: Optimizer | None, param: Tensor) -> Tensor |
 
 
 def keeps_mean_square(optimizer: Optimizer | None, param: Tensor) -> bool:
-    """Whether `mean_square_gradient` has an answer, without computing it."""
+    """Whether the optimizer keeps a mean squared gradient of a parameter, without computing it.
+
+    It is there from the first step on, for Adagrad before it too, but with nothing in it.
+    """
     state = {} if optimizer is None else optimizer.state.get(param, {})
     if optimizer is None or not any(key in state for key in ("exp_avg_sq", "square_avg", "sum")):
         return False
@@ -105,12 +109,15 @@ def forget_history_(optimizer: Optimizer) -> None:
 
 def as_list(given: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
     """One optimizer, several, or none, as a list with each once."""
-    optimizers = [] if given is None else [given] if isinstance(given, Optimizer) else list(given)
-    optimizers = list({id(one): one for one in optimizers}.values())
-    for one in optimizers:
-        if not isinstance(one, Optimizer):
-            raise TypeError(f"optimizer must be a torch.optim.Optimizer or a list of them, not {one!r}")
-    return optimizers
+    if given is None:
+        return []
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, Optimizer) else [given]
+    if not all(isinstance(one, Optimizer) for one in several):
+        raise TypeError(
+            f"optimizer={repr(given)[:200]}: give a torch.optim.Optimizer, a list of them, or None; "
+            "a sparsity is given to prune(), as in Pruner(model, optimizer).prune(0.9)"
+        )
+    return list({id(one): one for one in several}.values())
 
 
 def owned(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list[list[str]]:
