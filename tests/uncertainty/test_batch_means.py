@@ -1,9 +1,73 @@
+"""Batch means against their literal transcription: store every step, and take means and variances at the end."""
+
 import pytest
 import torch
 from torch import nn
 
 import prunewald as pw
+from prunewald.core.weights import Weight
 from prunewald.uncertainty import BatchMeans
+
+LENGTH = 4
+
+
+def walked(recipe, steps, seed=0):
+    """A random walk watched by an estimator: its state, and all the weights it saw; the last never gets a gradient."""
+    g = torch.Generator().manual_seed(seed)
+    weight = nn.Parameter(torch.randn(6, generator=g))
+    state, seen = recipe.init({"w": weight}), []
+    for _ in range(steps):
+        weight.grad = torch.ones(6)
+        weight.grad[-1] = 0
+        with torch.no_grad():
+            weight += 0.01 * torch.randn(6, generator=g)
+        recipe.update_(state, {"w": weight}, None)
+        seen.append(weight.detach().clone().double())
+    return state, weight, torch.stack(seen)
+
+
+@pytest.mark.parametrize("steps", [2 * LENGTH, 5 * LENGTH, 5 * LENGTH + 3])
+def test_the_standard_error_is_the_formula(steps):
+    """SE² = (S t / n) · Var(m_r); steps after the last full batch do not count."""
+    recipe = BatchMeans(samples=50, batch_size=5, length=LENGTH)
+    state, weight, seen = walked(recipe, steps)
+    batches = steps // LENGTH
+    means = seen[: batches * LENGTH].view(batches, LENGTH, 6).mean(1)
+    sigma, dead = recipe.sigma(state, Weight("w", weight, None), None)
+    torch.testing.assert_close(sigma.double(), (5 * LENGTH / 50 * means.var(0)).sqrt(), rtol=1e-4, atol=0)
+    assert dead.tolist() == [False] * 5 + [True]
+    torch.testing.assert_close(recipe.average(state)["w"].double(), means.mean(0), rtol=1e-6, atol=1e-7)
+    assert recipe.degrees(state) == batches - 1
+
+
+def test_without_samples_sigma_is_the_deviation_of_the_batch_means():
+    recipe = BatchMeans(length=LENGTH)
+    state, weight, seen = walked(recipe, 5 * LENGTH)
+    expected = seen.view(5, LENGTH, 6).mean(1).std(0)
+    sigma, _ = recipe.sigma(state, Weight("w", weight, None), None)
+    torch.testing.assert_close(sigma.double(), expected, rtol=1e-4, atol=0)
+    assert not recipe.standard_error
+    assert "BatchMeans" in recipe.caveats()[0]
+    assert BatchMeans(samples=50, batch_size=5).standard_error
+
+
+def test_lengths_compare_batches_with_batches_twice_as_long():
+    recipe = BatchMeans(length=LENGTH)
+    state, _, seen = walked(recipe, 12 * LENGTH)
+    single, double = seen.view(12, LENGTH, 6).mean(1), seen.view(6, 2 * LENGTH, 6).mean(1)
+    found = recipe.lengths(state)
+    assert found.batches == 12
+    assert found.doubling == pytest.approx(float((2 * double.var(0) / single.var(0)).median()), rel=1e-3)
+    assert found.doubling > 1.5, "a random walk does not forget in a few steps"
+
+
+def test_what_a_pruning_needs_to_know():
+    recipe = BatchMeans(samples=50, batch_size=5, length=LENGTH)
+    assert (recipe.least, recipe.horizon) == (2 * LENGTH, None)
+    assert recipe.caveats() == ["tested: the averaged iterate, which the standard errors are of"]
+    state, _, _ = walked(recipe, 2 * LENGTH)
+    with pytest.warns(UserWarning, match="2 batches"):
+        recipe.check(state, {})
 
 
 def test_a_state_of_other_batches_is_refused():

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from prunewald.uncertainty import FisherDiagonal
@@ -35,3 +36,31 @@ def test_the_fisher_diagonal_of_several_squared_outputs():
         torch.testing.assert_close(sigmas["weight"][at], one["weight"][0], rtol=1e-9, atol=0)
         expected = np.sqrt(fit.mse_resid / np.square(X).sum(0))
         np.testing.assert_allclose(drawn.mean(0)[at].numpy(), expected, rtol=0.1)
+
+
+def test_it_is_one_over_the_root_of_the_summed_squares_of_gradients_one_sample_at_a_time():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    x, y = torch.randn(20, 3, dtype=torch.float64), torch.randint(0, 3, (20,))
+    x[:, 1] = 0
+    squares = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for one, label in zip(x, y, strict=True):
+        model.zero_grad()
+        F.cross_entropy(model(one[None]), label[None]).backward()
+        for name, param in model.named_parameters():
+            squares[name] += param.grad.square()
+    sigmas = FisherDiagonal().estimate(model, [(x[:15], y[:15]), (x[15:], y[15:])], "cross_entropy")
+    for name, square in squares.items():
+        torch.testing.assert_close(sigmas[name], 1 / square.sqrt())
+    assert sigmas["0.weight"][:, 1].isinf().all(), "no gradient arrives where the input is zero"
+
+
+def test_labels_drawn_from_the_model_depend_on_the_seed_alone():
+    model, data = nn.Linear(3, 2), [(torch.randn(30, 3), torch.zeros(30).long())]
+    first, again, other = (
+        FisherDiagonal("model", seed).estimate(model, data, "cross_entropy")["weight"] for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    with pytest.raises(ValueError, match="labels='mine'.*'data', 'model'"):
+        FisherDiagonal("mine")
