@@ -16,8 +16,8 @@ class Cubic(Schedule):
     Fast at first, when much is redundant, and slower towards the end: final + (initial - final)(1 - t)³, where t runs
     from 0 to 1. With `begin` 0 the first pruning is that of step `every`: there is no step 0.
 
-    >>> [round(Cubic(0.8, begin=0, end=4, every=1)(step), 3) for step in range(5)]
-    [0.0, 0.463, 0.7, 0.787, 0.8]
+    >>> [round(Cubic(0.8, begin=0, end=4, every=1)(step), 4) for step in range(1, 5)]
+    [0.4625, 0.7, 0.7875, 0.8]
     """
 
     final: float = 0.9
