@@ -49,7 +49,7 @@ def kmeans_1d(values: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _few(ordered: NDArray[Any], size: int) -> Places:
-    """Where each distinct value starts; of more than `size`, only that they are more."""
+    """Where each distinct value starts in the sorted values; only the first where there are more than `size`."""
     new = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     return np.concatenate((np.zeros(min(1, ordered.size), np.intp), new[: size + 1]))
 

@@ -63,7 +63,7 @@ class BlockMatrices:
         return (self.mean / error)[error > 0]
 
     def diagnosed(self, spectrum: Spectrum, variance: Tensor) -> BlockDiagnosis:
-        """What there is to say about it."""
+        """How far this block can be believed: its rank and condition, negative variances, the mean score."""
         living = spectrum.values[spectrum.keep].abs()
         return BlockDiagnosis(
             params=self.names,
@@ -79,7 +79,7 @@ Variance = Callable[[BlockMatrices, Spectrum], Tensor]
 
 
 def solve(problem: Problem, observed: bool, variance: Variance) -> Sigmas:
-    """Standard errors of every parameter that takes gradients, and the diagnosis; NaN where there is none."""
+    """Standard errors of every parameter that takes gradients, NaN where there is none, with their diagnosis."""
     flat, blocks = [], []
     for part in parts(problem, observed):
         spectrum = part.spectrum()
@@ -176,7 +176,10 @@ class InverseFisher(_Inverting):
 @uncertainty("sandwich")
 @dataclass(frozen=True)
 class Sandwich(_Inverting):
-    """SE = sqrt([I^-1 K I^-1]_jj / n), K the covariance of the score: right though the model is not.  Eq. 3."""
+    """SE = sqrt([I^-1 K I^-1]_jj / n), K the covariance of the score: right even where the model is wrong.
+
+    Ko et al. (2019), eq. 3; the fields are those of `InverseFisher`.
+    """
 
     def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
         """Standard errors by parameter name."""
