@@ -9,20 +9,32 @@ import torch
 from torch import nn
 
 import prunewald as pw
+from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Uncertainty
 from prunewald.core.ranking import Ranked
-from prunewald.util.registry import brief, known, make, name_of, register
+from prunewald.util.registry import brief, known, make, name_of
 from tests.training import SMALL
 
-CRITERIA = sorted(known("criterion"))
-ONLINE = sorted(name for name, part in known("uncertainty").items() if hasattr(part, "update_"))
-OFFLINE = sorted(name for name, part in known("uncertainty").items() if hasattr(part, "estimate"))
-ALLOCATIONS, PATTERNS = sorted(known("allocation")), sorted(known("pattern"))
-EVERY = [(kind, name) for kind in ("criterion", "uncertainty", "allocation", "pattern") for name in sorted(known(kind))]
-
+# A kind has the name of the Pruner's argument.
+KINDS = {
+    "criterion": Criterion,
+    "uncertainty": Uncertainty,
+    "scope": Allocation,
+    "pattern": Pattern,
+    "schedule": Schedule,
+}
+EVERY = [(kind, name) for kind in KINDS for name in sorted(known(kind))]
+CRITERIA, SCOPES, PATTERNS, SCHEDULES = (sorted(known(kind)) for kind in ("criterion", "scope", "pattern", "schedule"))
+ONLINE = sorted(name for name, part in known("uncertainty").items() if issubclass(part, Online))
+OFFLINE = sorted(name for name, part in known("uncertainty").items() if issubclass(part, Offline))
 
 SIGMA = [name for name in CRITERIA if make("criterion", name).uses_sigma]
 # A criterion that uses no sigma cannot tell one estimator from another.
 PAIRS = [(c, u) for c in CRITERIA for u in (ONLINE if c in SIGMA else ["second-moment"])]
+
+# Schedules that a few steps are enough for; one that is not here trains for as long as its defaults say.
+SHORT = {"cubic": pw.Cubic(0.8, begin=2, end=9, every=3), "stairs": pw.Stairs((0.3, 0.8), begin=3, every=4)}
+# What parts offer their users beyond their fields and what the base class has; the library calls none of it.
+BEYOND = {"batch-means": {"lengths"}}
 
 # Windows are meant for longer trainings than these.
 pytestmark = [
@@ -31,11 +43,12 @@ pytestmark = [
 ]
 
 
-def trained(uncertainty, **choice):
+def attached(**choice):
+    """A small model with a Pruner, and a function that trains it for some steps."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    pruner = pw.Pruner(model, optimizer, uncertainty=SMALL.get(uncertainty, uncertainty), **choice)
+    pruner = pw.Pruner(model, optimizer, **choice)
 
     def train(steps):
         for _ in range(steps):
@@ -43,6 +56,11 @@ def trained(uncertainty, **choice):
             model(torch.randn(8, 1, 6, 6)).square().sum().backward()
             optimizer.step()
 
+    return pruner, train
+
+
+def trained(uncertainty, **choice):
+    pruner, train = attached(uncertainty=SMALL.get(uncertainty, uncertainty), **choice)
     train(24)
     return pruner, train
 
@@ -50,6 +68,7 @@ def trained(uncertainty, **choice):
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_a_part_is_a_frozen_dataclass_with_defaults_that_travels(kind, name):
     part = make(kind, name)
+    assert isinstance(part, KINDS[kind])
     assert dataclasses.is_dataclass(part)
     assert type(part).__dataclass_params__.frozen
     assert part == make(kind, name)
@@ -60,7 +79,16 @@ def test_a_part_is_a_frozen_dataclass_with_defaults_that_travels(kind, name):
     assert brief(part).startswith(type(part).__name__ + "(")
 
 
-@pytest.mark.parametrize("scope", ALLOCATIONS)
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_what_the_library_asks_of_a_part_is_in_its_base_class(kind, name):
+    part = known(kind)[name]
+    bases = [cls for cls in part.__mro__ if cls.__module__ == Criterion.__module__]
+    asked = {member for base in bases for member in vars(base)}
+    own = {member for cls in part.__mro__ if cls not in bases for member in vars(cls) if not member.startswith("_")}
+    assert own - asked - {field.name for field in dataclasses.fields(part)} == BEYOND.get(name, set())
+
+
+@pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize(("criterion", "uncertainty"), PAIRS)
 def test_every_criterion_prunes_by_every_uncertainty_in_every_scope(criterion, uncertainty, scope):
     pruner, train = trained(criterion=criterion, uncertainty=uncertainty, scope=scope)
@@ -141,17 +169,17 @@ def test_the_state_of_an_estimator_is_tensors_and_numbers(uncertainty):
 def test_every_pattern_keeps_the_count_it_is_given_or_the_nearest_it_can(pattern):
     part = make("pattern", pattern)
     score = torch.rand(12, 16, generator=torch.Generator().manual_seed(0))
-    least = round((1 - getattr(part, "sparsity", 1.0)) * score.numel())
+    least = 0 if part.sparsity is None else round((1 - part.sparsity) * score.numel())
     before = torch.ones(12, 16, dtype=torch.bool)
     for keep in (192, 191, 130, 101, 97, 96, 30, 1, 0):
         if keep < least:
-            with pytest.raises(ValueError, match="keeps at least"):
+            with pytest.raises(ValueError, match=f"at least {least}.* {keep}: "):
                 part(Ranked(score, score), keep)
             continue
         mask = part(Ranked(score, score), keep)
         assert mask.shape == score.shape
         assert (mask <= before).all(), "a lower count only prunes more"
-        assert int(mask.sum()) == (part.nearest(score.shape, keep) if hasattr(part, "nearest") else keep)
+        assert int(mask.sum()) == part.nearest(score.shape, keep)
         mask &= mask  # a mask is the caller's own
         before = mask
 
@@ -169,13 +197,37 @@ def test_a_pattern_says_which_shapes_it_fits(pattern):
         assert mask.all()
 
 
-def test_an_unknown_name_is_repeated_with_the_known_ones():
-    with pytest.raises(ValueError, match="unknown criterion 'magnitud'; known: magnitude, magnitude-uncertainty"):
-        pw.Pruner(nn.Linear(2, 2), criterion="magnitud")
-    with pytest.raises(ValueError, match="unknown allocation 'rows'"):
-        pw.Pruner(nn.Linear(2, 2), scope="rows")
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_schedule_is_a_function_of_the_step_that_never_falls_and_ends_at_final(schedule):
+    for part in (make("schedule", schedule), SHORT.get(schedule, make("schedule", schedule))):
+        levels = [part(step) for step in range(1, 20_000)]
+        reached = [level for level in levels if level is not None]
+        assert all(0 <= level < 1 for level in reached)
+        assert reached == sorted(reached)
+        assert reached[-1] == part.final
+        assert [part(step) for step in range(19_999, 0, -1)] == levels[::-1], "it depends on the step alone"
 
 
-def test_a_name_is_given_once():
-    with pytest.raises(ValueError, match="criterion 'magnitude' is registered already"):
-        register("criterion", "magnitude")(object)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_prunes_by_itself_while_a_model_trains(schedule):
+    part = SHORT.get(schedule, make("schedule", schedule))
+    pruner, train = attached(criterion="magnitude", schedule=part)
+    sizes, level = [mask.numel() for mask in pruner.masks.values()], 0.0
+    for step in range(1, 20_000):
+        train(1)
+        level = part(step) or level
+        assert [int((~mask).sum()) for mask in pruner.masks.values()] == [round(level * size) for size in sizes]
+        if level == part.final:
+            break
+    assert pruner.report is not None
+    for name, mask in pruner.masks.items():
+        assert (pruner.model.get_parameter(name)[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_part_is_repeated_with_the_short_names(kind):
+    some = sorted(known(kind))[0]
+    with pytest.raises(ValueError, match=f"{kind} 'nonsense'.*{some}"):
+        pw.Pruner(nn.Linear(2, 2), **{kind: "nonsense"})
+    with pytest.raises(TypeError, match=f"{kind}=4: .*'{some}'"):
+        pw.Pruner(nn.Linear(2, 2), **{kind: 4})

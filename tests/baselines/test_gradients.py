@@ -55,7 +55,7 @@ def test_platon_takes_its_two_rates():
 
 @pytest.mark.parametrize("beta", [-0.1, 1.0, math.nan])
 def test_a_bad_rate_is_named(beta):
-    with pytest.raises(ValueError, match=f"beta2 must be at least 0 and below 1, not {beta}"):
+    with pytest.raises(ValueError, match=f"beta2={beta}.*at least 0 and below 1"):
         PLATON(beta2=beta)
 
 

@@ -18,8 +18,8 @@ from tests.baselines.helpers import (
     matrices,
     score,
 )
-from tests.test_pruner_on_gpu import nothing_waits
 from tests.pruning.holding.test_zeros_scaler import BAD, optimizer_of, scaled_step
+from tests.test_pruner_on_gpu import nothing_waits
 from tests.training import net, one_step
 
 pytestmark = [

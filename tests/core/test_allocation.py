@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prunewald.core.allocation import ERK, LAMP, Global, Layer, Row, apportion, lamp, layer_count
-from prunewald.core.ranking import Ranked, Scores
+from prunewald.core.ranking import KnownScores, Ranked
+from tests.core.helpers import Unscored
 
 shapes = st.lists(
     st.sampled_from([(1, 1), (3, 4), (10, 30), (64, 3), (5,), (8, 2, 3, 3), (40, 40), ()]), min_size=1, max_size=6
@@ -15,21 +16,12 @@ shares = st.floats(0, 1, exclude_max=True)
 dtypes = st.sampled_from([torch.float32, torch.float64])
 
 
-def unscored(shapes) -> Scores:
-    """Shapes alone: an allocation that asks for a score fails."""
-    return Scores(shapes, lambda name: pytest.fail(f"asked for the scores of {name}"))
-
-
-def scored(tensors: dict[str, Ranked]) -> Scores:
-    return Scores({n: t.score.shape for n, t in tensors.items()}, tensors.__getitem__)
-
-
 # ---- row ---------------------------------------------------------------------------------------------------------
 
 
 @given(shapes, shares)
 def test_every_row_keeps_the_same_share(shapes, sparsity):
-    scores = unscored(shapes)
+    scores = Unscored(shapes)
     for name, counts in Row()(scores, sparsity).items():
         rows = shapes[name][0] if len(shapes[name]) > 1 else 1
         assert counts.tolist() == [layer_count(math.prod(shapes[name]) // rows, sparsity)] * rows
@@ -58,7 +50,7 @@ LENET = {"conv1": (6, 1, 5, 5), "conv2": (16, 6, 5, 5), "fc1": (120, 400), "fc2"
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.5, 0.9, 0.97, 0.995])
 def test_erk_is_the_formula_to_the_nearest_weight(sparsity):
-    counts = ERK()(unscored(LENET), sparsity)
+    counts = ERK()(Unscored(LENET), sparsity)
     total = sum(map(math.prod, LENET.values()))
     assert sum(counts.values()) == total - round(sparsity * total)
     for name, density in erk_by_hand(LENET, sum(counts.values())).items():
@@ -67,7 +59,7 @@ def test_erk_is_the_formula_to_the_nearest_weight(sparsity):
 
 @given(shapes, shares)
 def test_erk_counts_add_up_and_fit(shapes, sparsity):
-    scores = unscored(shapes)
+    scores = Unscored(shapes)
     counts = ERK()(scores, sparsity)
     assert sum(counts.values()) == max(layer_count(sum(scores.sizes.values()), sparsity), len(shapes))
     assert all(1 <= count <= scores.sizes[name] for name, count in counts.items())
@@ -75,7 +67,7 @@ def test_erk_counts_add_up_and_fit(shapes, sparsity):
 
 @given(shapes, shares, shares)
 def test_erk_never_gives_back_at_a_higher_sparsity(shapes, one, other):
-    scores = unscored(shapes)
+    scores = Unscored(shapes)
     more, fewer = ERK()(scores, min(one, other)), ERK()(scores, max(one, other))
     assert all(fewer[name] <= more[name] for name in shapes)
 
@@ -149,7 +141,7 @@ def layers(draw, values):
 
 @given(layers(st.floats(0.0, 100.0, width=32, allow_subnormal=False)), shares)
 def test_lamp_with_magnitude_is_the_papers(tensors, sparsity):
-    scores = scored(tensors)
+    scores = KnownScores(tensors)
     counts = LAMP()(scores, sparsity)
     total = sum(scores.sizes.values())
     assert sum(counts.values()) == layer_count(total, sparsity)
@@ -161,12 +153,12 @@ def test_lamp_with_magnitude_is_the_papers(tensors, sparsity):
 @given(layers(st.sampled_from([0.5, 1.0, 2.0, 4.0, -1.0, -2.0])), shares)
 def test_lamp_counts_are_the_head_of_the_common_order(tensors, sparsity):
     total = sum(t.score.numel() for t in tensors.values())
-    assert LAMP()(scored(tensors), sparsity) == counts_by_hand(tensors, layer_count(total, sparsity))
+    assert LAMP()(KnownScores(tensors), sparsity) == counts_by_hand(tensors, layer_count(total, sparsity))
 
 
 @given(layers(st.sampled_from([0.0, -0.0, 0.5, 1.0, 1.5, 3e38, math.inf, -1.0, -3e38, -math.inf])), shares, shares)
 def test_lamp_never_gives_back_at_a_higher_sparsity(tensors, one, other):
-    scores = scored(tensors)
+    scores = KnownScores(tensors)
     more, fewer = LAMP()(scores, min(one, other)), LAMP()(scores, max(one, other))
     assert all(fewer[name] <= more[name] for name in tensors)
 
@@ -188,9 +180,9 @@ def test_lamp_by_hand():
     tensors = {"big": Ranked(big, big), "small": Ranked(small, small)}
     assert lamp(tensors["big"]).score.tolist() == pytest.approx([100 / 2600, 900 / 2500, 1.0])
     assert lamp(tensors["small"]).score.tolist() == pytest.approx([0.5, 1.0])
-    assert LAMP()(scored(tensors), 0.5) == {"big": 1, "small": 2}
-    assert LAMP()(scored(tensors), 0.1) == {"big": 3, "small": 2}  # a zero goes first
-    assert Global()(scored(tensors), 0.5) == {"big": 3, "small": 0}
+    assert LAMP()(KnownScores(tensors), 0.5) == {"big": 1, "small": 2}
+    assert LAMP()(KnownScores(tensors), 0.1) == {"big": 3, "small": 2}  # a zero goes first
+    assert Global()(KnownScores(tensors), 0.5) == {"big": 3, "small": 0}
 
 
 def test_lamp_tells_the_weights_of_a_large_tensor_apart():
@@ -208,6 +200,6 @@ def test_lamp_is_the_same_on_every_device():
     tensors = {str(i): Ranked(row * 2**i, row.abs()) for i, row in enumerate(score)}
     moved = {name: Ranked(t.score.cuda(), t.weight.cuda()) for name, t in tensors.items()}
     for sparsity in (0.1, 0.5, 0.9, 0.999):
-        counts = LAMP()(scored(moved), sparsity)
-        assert counts == LAMP()(scored(tensors), sparsity)
+        counts = LAMP()(KnownScores(moved), sparsity)
+        assert counts == LAMP()(KnownScores(tensors), sparsity)
         assert sum(counts.values()) == layer_count(score.numel(), sparsity)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from prunewald.core.criteria import dead_first
 from prunewald.core.patterns import Block, Element, Filter, KeepNOfM
 from prunewald.core.ranking import Ranked
-from prunewald.core.weights import WeightStats
 
 # Few values, all of them sums of powers of two: ties are the rule, and every sum of squares is exact.
 LOWEST = torch.finfo(torch.float32).min
@@ -120,27 +120,29 @@ def test_n_of_m_takes_a_vector_as_one_row():
 
 def test_n_of_m_says_what_does_not_fit():
     for shape, message in {
-        (6, 1, 3, 3): r"shape \(6, 1, 3, 3\): KeepNOfM\(n=2, m=4, dim=1\) needs dimension 1 to be a multiple of 4, and "
-        r"it is 1: ignore this tensor, or choose another m or dim",
         (
             6,
-        ): r"shape \(6,\) \(a vector is one row\): KeepNOfM\(.*\) needs dimension 1 to be a multiple of 4, and it is 6",
+            1,
+            3,
+            3,
+        ): r"shape \(6, 1, 3, 3\): KeepNOfM\(n=2, m=4, dim=1\).*multiple of 4.* 1: .*another m or dim",
+        (6,): r"shape \(6,\) \(a vector is one row\): KeepNOfM\(.*\).*multiple of 4.* 6: ignore",
     }.items():
         with pytest.raises(ValueError, match=message):
             KeepNOfM()(Ranked(torch.rand(shape), torch.rand(shape)), 3)
         with pytest.raises(ValueError, match=message):
             KeepNOfM().check(shape)
-    with pytest.raises(ValueError, match=r"groups along dimension 2, which is not there: .* choose another dim"):
+    with pytest.raises(ValueError, match=r"KeepNOfM\(.*dim=2\).*dimension 2.*another dim"):
         KeepNOfM(dim=2).check((4, 4))
 
 
 def test_n_of_m_says_how_far_it_goes():
     square = Ranked(torch.rand(4, 4), torch.rand(4, 4))
-    with pytest.raises(ValueError, match=r"keeps at least 8 of 16 weights, and was asked for 7: .* at most 0.5"):
+    with pytest.raises(ValueError, match="at least 8 of 16.* 7: .*at most 0.5"):
         KeepNOfM()(square, 7)
-    with pytest.raises(ValueError, match="keeps at least 2 of 4 weights, and was asked for 1"):
+    with pytest.raises(ValueError, match="at least 2 of 4.* 1: "):
         KeepNOfM()(square, torch.tensor([2, 4, 1, 3]))
-    with pytest.raises(ValueError, match=r"several rows together, and the counts are by row: choose dim=1"):
+    with pytest.raises(ValueError, match=r"KeepNOfM\(.*dim=0\).*choose dim=1"):
         KeepNOfM(dim=0)(square, torch.tensor([2, 2, 2, 2]))
 
 
@@ -237,11 +239,10 @@ def test_the_joint_wald_statistic_of_tau():
     assert Filter(score="l1")(Ranked(tau, heavy), 2)[:, 0].tolist() == [False, True, False]
 
 
-def test_the_place_of_a_frozen_weight_in_the_order_is_no_evidence():
+def test_the_place_of_a_dead_weight_in_the_order_is_no_evidence():
     weight = torch.tensor([[5.0, 1.0], [1.0, 1.0], [4.0, 4.0]])
     dead = torch.tensor([[True, False], [False, False], [True, True]])
-    stats = WeightStats("w", weight, None, None, dead, lambda group: 1.0)
-    score = stats.dead_first(torch.ones(3, 2))
+    score = dead_first(torch.ones(3, 2), weight, dead)
     assert (score[dead] < 0).all()  # an order, of no size that means anything
     for by in ("wald", "mean"):
         mask = Filter(score=by)(Ranked(score, weight, dead), 2)
@@ -290,33 +291,33 @@ def test_groups_of_vectors():
 
 
 def test_groups_say_what_does_not_fit():
-    with pytest.raises(ValueError, match=r"shape \(6, 8\): Block\(.*\) needs the number of rows to be a multiple of 4"):
+    with pytest.raises(ValueError, match=r"shape \(6, 8\): Block\(.*\).*multiple of 4.* 6: .*another rows"):
         Block().check((6, 8))
-    with pytest.raises(ValueError, match=r"needs the length of a row to be a multiple of 4, and it is 27: .* cols"):
+    with pytest.raises(ValueError, match=r"shape \(8, 3, 3, 3\): Block\(.*multiple of 4.* 27: .*another cols"):
         Block()(Ranked(torch.rand(8, 3, 3, 3), torch.rand(8, 3, 3, 3)), 4)
-    with pytest.raises(ValueError, match=r"shape \(4, 4\): Filter\(dim=2, score='wald'\) groups along dimension 2"):
+    with pytest.raises(ValueError, match=r"shape \(4, 4\): Filter\(dim=2, score='wald'\).*another dim"):
         Filter(2).check((4, 4))
     rows = torch.tensor([1, 1, 1, 1])
     square = Ranked(torch.rand(4, 4), torch.rand(4, 4))
-    with pytest.raises(ValueError, match=r"Filter\(.*\) keeps whole filters, and the counts are by row: .*'layer'"):
+    with pytest.raises(ValueError, match=r"Filter\(.*\).*counts are by row.*scope='layer'"):
         Filter()(square, rows)
-    with pytest.raises(ValueError, match=r"Block\(.*\) takes weights of several rows together.*choose rows=1"):
+    with pytest.raises(ValueError, match=r"Block\(.*\).*choose rows=1"):
         Block()(square, rows)
 
 
 @pytest.mark.parametrize(
     ("part", "fields", "message"),
     [
-        (KeepNOfM, {"n": 4}, "n must be below m, not n=4 of m=4"),
-        (KeepNOfM, {"n": 0}, "n must be a whole number of at least 1, not 0"),
-        (KeepNOfM, {"m": 1}, "m must be a whole number of at least 2, not 1"),
-        (KeepNOfM, {"n": 2.0}, "n must be a whole number of at least 1, not 2.0"),
-        (KeepNOfM, {"dim": -1}, "dim must be a whole number of at least 0, not -1"),
-        (Block, {"rows": 0}, "rows must be a whole number of at least 1, not 0"),
-        (Block, {"cols": True}, "cols must be a whole number of at least 1, not True"),
-        (Block, {"score": "l2"}, "score must be one of 'wald', 'mean', 'l1', not 'l2'"),
-        (Filter, {"score": "sum"}, "score must be one of 'wald', 'mean', 'l1', not 'sum'"),
-        (Filter, {"dim": "out"}, "dim must be a whole number of at least 0, not 'out'"),
+        (KeepNOfM, {"n": 4}, "n=4 of m=4"),
+        (KeepNOfM, {"n": 0}, "n=0.*at least 1"),
+        (KeepNOfM, {"m": 1}, "m=1.*at least 2"),
+        (KeepNOfM, {"n": 2.0}, "n=2.0.*whole number"),
+        (KeepNOfM, {"dim": -1}, "dim=-1.*at least 0"),
+        (Block, {"rows": 0}, "rows=0.*at least 1"),
+        (Block, {"cols": True}, "cols=True.*whole number"),
+        (Block, {"score": "l2"}, "score='l2'.*'wald', 'mean', 'l1'"),
+        (Filter, {"score": "sum"}, "score='sum'.*'wald', 'mean', 'l1'"),
+        (Filter, {"dim": "out"}, "dim='out'.*whole number"),
     ],
 )
 def test_fields_are_checked(part, fields, message):

@@ -1,100 +1,69 @@
-"""Standard errors of pruned models: what is pruned is no parameter."""
-
-import numpy as np
 import pytest
-import statsmodels.api as sm
 import torch
 from torch import nn
-from torch.nn import functional as F
 
-import prunewald as pw
-from prunewald.uncertainty import FisherDiagonal, InverseFisher, LayerLeastSquares, Sandwich, SGDAsymptotic
-from prunewald.uncertainty import analytic as analytic_module
+from prunewald.model.masking import check_masks, living
 
-N, P = 40, 5
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(N, P)) @ (np.eye(P) + 0.3)
-Y = X @ RNG.normal(size=P) + 0.3 + RNG.normal(size=N)
-LEFT = [0, 1, 3, 4]  # the third column is pruned
-FIT = sm.OLS(Y, sm.add_constant(X[:, LEFT])).fit()
-DATA = [(torch.tensor(X), torch.tensor(Y)[:, None])]
-MASKS = {"weight": torch.tensor([[True, True, False, True, True]])}
-ESTIMATORS = [InverseFisher(), Sandwich(), SGDAsymptotic(rate=5.0), FisherDiagonal(), LayerLeastSquares()]
+PARAMS = dict(nn.Linear(3, 2).named_parameters())
+MASK = torch.ones(2, 3, dtype=torch.bool)
 
 
-def pruned():
-    model = nn.Linear(P, 1).double()
-    with torch.no_grad():
-        model.weight.zero_()
-        model.weight[0, LEFT] = torch.tensor(FIT.params[1:])
-        model.bias.copy_(torch.tensor(FIT.params[:1]))
-    return model
+@pytest.mark.parametrize("params", [None, PARAMS])
+def test_masks_that_fit_pass(params):
+    check_masks({"weight": MASK}, params)
+    check_masks({"weight": MASK, "bias": MASK[:, 0]}, params, every=True, empty=False)
+    check_masks({}, params)
 
 
-@pytest.mark.parametrize("observed", [False, True])
-@pytest.mark.parametrize(("estimator", "errors"), [(InverseFisher, FIT.bse), (Sandwich, FIT.HC0_se)])
-def test_a_pruned_column_is_a_regression_without_it(estimator, errors, observed):
-    sigmas = estimator(observed=observed).estimate(pruned(), DATA, F.mse_loss, masks=MASKS)
-    np.testing.assert_allclose(sigmas["weight"][0, LEFT].numpy(), errors[1:], rtol=1e-6)
-    np.testing.assert_allclose(sigmas["bias"].numpy(), errors[:1], rtol=1e-6)
-    assert sigmas["weight"][0, 2].isinf()
-    assert sigmas.diagnosis.blocks[0].size == P
-    assert not sigmas.diagnosis.bad
+@pytest.mark.parametrize("masks", [None, [MASK], MASK, nn.Linear(3, 2)], ids=lambda masks: type(masks).__name__)
+def test_what_is_no_dict_is_named_by_its_type(masks):
+    with pytest.raises(TypeError, match=rf"saved: {type(masks).__name__}.*pruner\.masks"):
+        check_masks(masks, what="saved")
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
-def test_masks_are_the_model_without_the_column(estimator):
-    small = nn.Linear(P - 1, 1).double()
-    model = pruned()
-    small.load_state_dict({"weight": model.weight[:, LEFT].detach(), "bias": model.bias.detach()})
-    expected = estimator.estimate(small, [(DATA[0][0][:, LEFT], DATA[0][1])], F.mse_loss)
-    found = estimator.estimate(model, DATA, F.mse_loss, masks=MASKS)
-    torch.testing.assert_close(found["weight"][:, LEFT], expected["weight"])
-    assert found["weight"][0, 2].isinf()
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        ({"weight": MASK.int()}, "'weight' is torch.int32.*bool"),
+        ({"weight": [True] * 6}, "'weight' is list.*bool"),
+        ({"weight": None}, "'weight' is NoneType.*bool"),
+        ({3: MASK}, "key 3 "),
+        ({"weight": MASK.to_sparse()}, "'weight' is torch.sparse_coo"),
+        ({"weight": MASK.to("meta")}, "'weight' is torch.strided on meta"),
+    ],
+    ids=["int", "list", "none", "key", "sparse", "meta"],
+)
+def test_what_is_no_mask_is_named_with_or_without_a_model(masks, message):
+    for params in (None, PARAMS):
+        with pytest.raises(ValueError, match=message):
+            check_masks(masks, params)
 
 
-def test_masks_of_a_pruner_and_back():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(P, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-    pruner = pw.Pruner(model, criterion="magnitude")
-    pruner.prune(0.5)
-    sigmas = InverseFisher(inverse="damped").estimate(model, DATA, F.mse_loss, masks=pruner.masks)
-    assert all(sigmas[name][~mask].isinf().all() for name, mask in pruner.masks.items())
-    second = pw.Pruner(model, criterion="wald", uncertainty=sigmas)
-    second.prune(0.75)
-    assert all((mask <= pruner.masks[name]).all() for name, mask in second.masks.items())
+def test_what_does_not_fit_the_parameters_is_named():
+    with pytest.raises(ValueError, match="'wieght'.*weight, bias"):
+        check_masks({"wieght": MASK}, PARAMS)
+    with pytest.raises(ValueError, match=r"'weight' has shape \(3, 2\), the parameter \(2, 3\)"):
+        check_masks({"weight": MASK.T}, PARAMS)
+    with pytest.raises(ValueError, match="'bias' has no mask"):
+        check_masks({"weight": MASK}, PARAMS, every=True)
+    with pytest.raises(ValueError, match="empty.*by parameter name"):
+        check_masks({}, PARAMS, empty=False)
+    for model in (nn.LazyLinear(3), nn.Linear(3, 2, device="meta")):
+        with pytest.raises(ValueError, match="'weight' has no values"):
+            check_masks({"weight": MASK}, dict(model.named_parameters()))
 
 
-def test_a_layer_that_is_all_pruned_has_no_block(monkeypatch):
-    monkeypatch.setattr(analytic_module, "_FULL", 8)
-    model = nn.Sequential(nn.Linear(P, 1), nn.Linear(1, 2, bias=False), nn.Linear(2, 1)).double()
-    masks = {"1.weight": torch.zeros(2, 1, dtype=torch.bool)}
-    sigmas = InverseFisher(inverse="pseudo").estimate(model, DATA, F.mse_loss, masks=masks)
-    assert [block.params for block in sigmas.diagnosis.blocks] == [("0.weight", "0.bias"), ("2.weight", "2.bias")]
-    assert sigmas["1.weight"].isinf().all()
+def test_of_many_misfits_the_first_are_named_and_the_others_counted():
+    with pytest.raises(ValueError, match="'0' is.*'4' is.*2 more") as caught:
+        check_masks({str(at): MASK.float() for at in range(7)})
+    assert "'5'" not in str(caught.value)
 
 
-BAD = [
-    ({"wieght": MASKS["weight"]}, "masks has 'wieght', the model has \\['bias', 'weight'\\]: name parameters"),
-    ({"weight": MASKS["weight"].int()}, "the mask of 'weight' is torch.int32: give a bool tensor"),
-    ({"weight": [True] * 5}, "the mask of 'weight' is list: give a bool tensor"),
-    ({"weight": MASKS["weight"][0]}, "the mask of 'weight' has shape \\(5,\\), the parameter has \\(1, 5\\): give one"),
-]
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize(("masks", "message"), BAD, ids=["name", "dtype", "list", "shape"])
-def test_bad_masks_are_named(estimator, masks, message):
-    with pytest.raises(ValueError, match=message):
-        estimator.estimate(pruned(), DATA, F.mse_loss, masks=masks)
-
-
-def test_masks_that_are_no_dict():
-    with pytest.raises(TypeError, match="masks is a Pruner: give a dict by parameter name, such as pruner.masks"):
-        InverseFisher().estimate(pruned(), DATA, F.mse_loss, masks=pw.Pruner(pruned()))
-
-
-def test_masks_that_leave_nothing():
-    masks = {"weight": torch.zeros(1, P, dtype=torch.bool), "bias": torch.zeros(1, dtype=torch.bool)}
-    with pytest.raises(ValueError, match="masks leaves nothing of weight, bias alive: a weight is alive where"):
-        FisherDiagonal().estimate(pruned(), DATA, F.mse_loss, masks=masks)
+def test_living_is_true_where_no_mask_speaks():
+    model = nn.Linear(3, 2)
+    alive = living(model, {"weight": torch.eye(2, 3) > 0})
+    assert alive["weight"].tolist() == [[True, False, False], [False, True, False]]
+    assert alive["bias"].tolist() == [True, True]
+    assert all(mask.all() for mask in living(model, None).values())
+    with pytest.raises(ValueError, match="'wieght'"):
+        living(model, {"wieght": MASK})

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -136,18 +138,18 @@ def test_tied_tensors_count_once_and_an_embedding_stays_one():
 @pytest.mark.parametrize("role", ["targets", "ignore"])
 @pytest.mark.parametrize("wrong", ["convolution", "fc*", nn.Conv2d, "conv.weight.data"])
 def test_a_pattern_that_matches_nothing_is_named(role, wrong):
-    with pytest.raises(ValueError, match=r"matches no parameter of Net; its parameters are token, table"):
+    with pytest.raises(ValueError, match=rf"{re.escape(repr(wrong))}.* Net.* token, table"):
         names(**{role: [wrong]})
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        (("conv.wait", 0), r"there is no parameter 'conv.wait'"),
-        ("conv.weight[9]", r"'conv.weight\[9\]' does not fit 'conv.weight' of shape \(8, 8, 3\)"),
-        ("conv.weight[5:5]", "holds no weights"),
-        (["conv", "conv.weight[1]"], "overlaps"),
-        (["conv.weight[1]", "conv.weight[:, 2]"], "overlaps"),
+        (("conv.wait", 0), "'conv.wait'.* token, table"),
+        ("conv.weight[9]", r"'conv.weight\[9\]'.*'conv.weight'.*\(8, 8, 3\)"),
+        ("conv.weight[5:5]", r"'conv.weight\[5:5\]'.*no weights"),
+        (["conv", "conv.weight[1]"], r"'conv.weight\[1\]' overlaps"),
+        (["conv.weight[1]", "conv.weight[:, 2]"], r"'conv.weight\[:, 2\]' overlaps"),
     ],
 )
 def test_bad_slices_are_named(target, message):
@@ -156,10 +158,10 @@ def test_bad_slices_are_named(target, message):
 
 
 def test_nothing_left_is_an_error():
-    with pytest.raises(ValueError, match="nothing to prune"):
+    with pytest.raises(ValueError, match="targets='conv' and ignore='conv'"):
         names(targets="conv", ignore="conv")
 
 
 def test_a_lazy_layer_has_no_shape_yet():
-    with pytest.raises(ValueError, match="run one batch"):
+    with pytest.raises(ValueError, match="'0.weight'.*run one batch"):
         names(model=nn.Sequential(nn.LazyLinear(3)), targets="0.weight")

@@ -8,31 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from prunewald import wald_test
-from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich, SGDAsymptotic
+from prunewald.uncertainty import InverseFisher, Sandwich, SGDAsymptotic
+from tests.uncertainty.helpers import BINARY, CONTINUOUS, N, P, X, batches, flat, linear, several
 
-N, P = 300, 4
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(N, P)) @ (np.eye(P) + 0.3)
-TRUE = np.array([1.0, -0.5, 0.2, 0.0])
-CONTINUOUS = X @ TRUE + 0.3 + RNG.normal(size=N) * (1 + abs(X[:, 0]))
-BINARY = (RNG.random(N) < 1 / (1 + np.exp(-(X @ TRUE + 0.3)))).astype(float)
-
-
-def linear(params):
-    model = nn.Linear(P, 1).double()
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor(params[1:])[None])
-        model.bias.copy_(torch.tensor(params[:1]))
-    return model
-
-
-def batches(y, size=70):
-    return list(zip(torch.tensor(X).split(size), torch.tensor(y)[:, None].split(size), strict=True))
-
-
-def flat(sigmas):
-    return np.concatenate([sigmas["bias"].numpy(), sigmas["weight"][0].numpy()])
-
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 OLS = sm.OLS(CONTINUOUS, sm.add_constant(X)).fit()
 LOGIT = sm.Logit(BINARY, sm.add_constant(X)).fit(disp=0)
@@ -133,7 +112,7 @@ def test_sgd_asymptotic_against_monte_carlo():
 
 
 def test_sgd_asymptotic_refuses_a_rate_that_is_too_small():
-    with pytest.raises(ValueError, match=r"rate=0.01 is too small for \('weight', 'bias'\): the smallest eigenvalue"):
+    with pytest.raises(ValueError, match=r"rate=0.01.*\('weight', 'bias'\).*rates above"):
         SGDAsymptotic(rate=0.01).estimate(linear(OLS.params), batches(CONTINUOUS), F.mse_loss)
 
 
@@ -146,27 +125,8 @@ def test_blocks_by_layer_where_the_whole_is_too_large(monkeypatch):
     sigmas = InverseFisher(inverse="damped").estimate(model, batches(CONTINUOUS), F.mse_loss)
     assert [block.params for block in sigmas.diagnosis.blocks] == [("0.weight", "0.bias"), ("2.weight", "2.bias")]
     monkeypatch.setattr(analytic, "_FULL", 5)
-    with pytest.raises(ValueError, match="layer '0' has 10 parameters.*use FisherDiagonal"):
+    with pytest.raises(ValueError, match="'0' has 10 parameters.*use FisherDiagonal"):
         InverseFisher().estimate(model, batches(CONTINUOUS), F.mse_loss)
-
-
-@pytest.mark.parametrize("labels", ["data", "model"])
-@pytest.mark.parametrize("kind", ["logit", "OLS"])
-def test_the_fisher_diagonal_is_a_standard_error_on_an_independent_design(labels, kind):
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(4000, P))
-    noise = rng.normal(size=4000)
-    y = x @ TRUE + noise if kind == "OLS" else (rng.random(4000) < 1 / (1 + np.exp(-x @ TRUE))).astype(float)
-    fit = (sm.OLS if kind == "OLS" else sm.Logit)(y, sm.add_constant(x)).fit(**({} if kind == "OLS" else {"disp": 0}))
-    loss = "squared_error" if kind == "OLS" else "binary_cross_entropy"
-    data = [(torch.tensor(x), torch.tensor(y)[:, None])]
-    sigmas = FisherDiagonal(labels=labels).estimate(linear(fit.params), data, loss)
-    np.testing.assert_allclose(flat(sigmas), fit.bse, rtol=0.1)
-
-
-def test_an_unknown_loss_is_named():
-    with pytest.raises(ValueError, match="loss 'hinge': .*cross_entropy, binary_cross_entropy, squared_error"):
-        InverseFisher().estimate(linear(OLS.params), batches(CONTINUOUS), "hinge")
 
 
 def test_rounding_of_a_float32_hessian_is_not_rank():
@@ -176,32 +136,6 @@ def test_rounding_of_a_float32_hessian_is_not_rank():
     sigmas = InverseFisher(observed=True).estimate(model, batch, F.cross_entropy)
     assert sigmas.diagnosis.blocks[0].rank == 84
     assert sigmas["bias"].isnan().all()
-
-
-@pytest.mark.parametrize(
-    "loss", [nn.CrossEntropyLoss(label_smoothing=0.1), nn.MSELoss(reduction="sum"), nn.CrossEntropyLoss(torch.ones(2))]
-)
-def test_a_loss_that_is_no_plain_likelihood_is_refused(loss):
-    with pytest.raises(ValueError, match="is not a plain likelihood"):
-        InverseFisher().estimate(linear(OLS.params), batches(CONTINUOUS), loss)
-
-
-def test_labels_by_position_are_refused():
-    model = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (3, 2)))
-    with pytest.raises(ValueError, match="positions laid out as samples"):
-        FisherDiagonal().estimate(model, [(torch.randn(8, 4), torch.zeros(8, 2).long())], F.cross_entropy)
-
-
-def several(noises):
-    """A linear model with several outputs, at its least squares, and statsmodels' fit of each output by itself."""
-    rng = np.random.default_rng(2)
-    targets = X @ rng.normal(size=(P, len(noises))) + rng.normal(size=(N, len(noises))) * noises
-    fits = [sm.OLS(y, sm.add_constant(X)).fit() for y in targets.T]
-    model = nn.Linear(P, len(noises)).double()
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor(np.stack([fit.params[1:] for fit in fits])))
-        model.bias.copy_(torch.tensor([fit.params[0] for fit in fits]))
-    return model, list(zip(torch.tensor(X).split(70), torch.tensor(targets).split(70), strict=True)), fits
 
 
 @pytest.mark.parametrize("observed", [False, True])
@@ -219,19 +153,6 @@ def test_outputs_of_any_shape_have_a_variance_each():
     shaped = nn.Sequential(model, nn.Unflatten(1, (2, 2)))
     sigmas = InverseFisher().estimate(shaped, [(x, y.view(-1, 2, 2)) for x, y in data], F.mse_loss)
     torch.testing.assert_close(sigmas["0.weight"], InverseFisher().estimate(model, data, F.mse_loss)["weight"])
-
-
-def test_the_fisher_diagonal_of_several_squared_outputs():
-    model, data, fits = several([1.0, 10.0])
-    sigmas = FisherDiagonal().estimate(model, data, F.mse_loss)
-    drawn = torch.stack(
-        [FisherDiagonal("model", seed).estimate(model, data, F.mse_loss)["weight"] for seed in range(9)]
-    )
-    for at, fit in enumerate(fits):
-        one = FisherDiagonal().estimate(linear(fit.params), [(x, y[:, [at]]) for x, y in data], F.mse_loss)
-        torch.testing.assert_close(sigmas["weight"][at], one["weight"][0], rtol=1e-9, atol=0)
-        expected = np.sqrt(fit.mse_resid / np.square(X).sum(0))
-        np.testing.assert_allclose(drawn.mean(0)[at].numpy(), expected, rtol=0.1)
 
 
 def test_an_output_without_residuals_leaves_the_others_their_errors():

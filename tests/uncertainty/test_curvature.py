@@ -10,42 +10,24 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from prunewald.model.modules import evaluating
 from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich, SGDAsymptotic
 from prunewald.uncertainty import analytic as analytic_module
-from prunewald.uncertainty.curvature import evaluating, pose
+from prunewald.uncertainty.curvature import pose
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 ESTIMATORS = [InverseFisher(inverse="damped"), Sandwich(inverse="damped"), FisherDiagonal(), FisherDiagonal("model")]
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
-@pytest.mark.parametrize(
-    ("loss", "ignored"),
-    [(F.cross_entropy, -100), (nn.CrossEntropyLoss(), -100), (nn.CrossEntropyLoss(ignore_index=2), 2)],
-    ids=["function", "module", "own index"],
-)
-def test_ignored_labels_are_as_if_not_there(estimator, loss, ignored):
-    g = torch.Generator().manual_seed(0)
-    model = nn.Linear(4, 3).double()
-    x, y = torch.randn(90, 4, generator=g, dtype=torch.float64), torch.randint(0, 2, (90,), generator=g)
-    gone = torch.rand(90, generator=g) < 0.4
-    gone[30:60] = True  # a batch with nothing in it
-    y[gone] = ignored
-    expected = estimator.estimate(model, [(x[~gone], y[~gone])], F.cross_entropy)
-    found = estimator.estimate(model, list(zip(x.split(30), y.split(30), strict=True)), loss)
-    for name, sigma in found.items():
-        torch.testing.assert_close(sigma, expected[name])
-    if not isinstance(estimator, FisherDiagonal):
-        assert found.diagnosis.samples == int((~gone).sum())
 
 
 @pytest.mark.parametrize("estimator", [*ESTIMATORS, SGDAsymptotic()], ids=repr)
 def test_nothing_to_estimate_is_an_error(estimator):
     batch = (torch.randn(8, 4), torch.zeros(8).long())
-    with pytest.raises(ValueError, match="no parameter of Linear requires gradients: set requires_grad"):
+    with pytest.raises(ValueError, match="Linear.*set requires_grad"):
         estimator.estimate(nn.Linear(4, 3).requires_grad_(False), [batch], F.cross_entropy)
     ignored = (batch[0], batch[1] - 100)
     for empty in ([], [(batch[0][:0], batch[1][:0])], [ignored]):
-        with pytest.raises(ValueError, match="batches, a list, gave no sample to count: give pairs of inputs"):
+        with pytest.raises(ValueError, match="a list.*give pairs of inputs"):
             estimator.estimate(nn.Linear(4, 3), empty, F.cross_entropy)
 
 

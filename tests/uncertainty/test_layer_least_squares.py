@@ -49,7 +49,7 @@ def test_the_pruned_have_no_sigma_and_no_say_in_the_scale():
 
 @pytest.mark.parametrize("empty", [[], [(torch.zeros(0, 2), None)]])
 def test_no_samples_is_an_error(empty):
-    with pytest.raises(ValueError, match="batches, a list, gave no sample to count: give pairs"):
+    with pytest.raises(ValueError, match="a list.*give pairs"):
         LayerLeastSquares().estimate(nn.Linear(2, 2), empty)
 
 
@@ -63,6 +63,6 @@ def test_inputs_by_keyword_are_read():
             return self.layer(input=x)
 
     model, x = ByKeyword(), torch.randn(20, 3)
-    sigma = pw.uncertainty.LayerLeastSquares().estimate(model, [(x,)])["layer.weight"]
-    other = pw.uncertainty.LayerLeastSquares().estimate(model.layer, [(x,)])["weight"]
+    sigma = LayerLeastSquares().estimate(model, [(x,)])["layer.weight"]
+    other = LayerLeastSquares().estimate(model.layer, [(x,)])["weight"]
     assert torch.equal(sigma, other)

@@ -6,6 +6,8 @@ from torch import nn
 
 import prunewald as pw
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def run(recipe, steps, model=None, optimizer=None, on_step=None):
     """Train a small network for `steps` steps with a Pruner attached; return it and every snapshot."""
@@ -36,7 +38,7 @@ def assert_sigma(pruner, snapshots):
         torch.testing.assert_close(sigma.double(), exact[name], rtol=1e-5, atol=1e-12)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_last_b_of_a_known_number_of_steps_exactly(compiled):
     pruner, snapshots = run(pw.PseudoBootstrap(last=20, total_steps=50, compiled=compiled), 50)
     assert_sigma(pruner, snapshots[30:])
@@ -74,7 +76,7 @@ def test_nothing_is_stored_before_the_window():
 
 def test_nothing_is_collected_after_the_window():
     pruner, snapshots = run(pw.PseudoBootstrap(last=5, total_steps=20), 23)
-    with pytest.warns(UserWarning, match="prune.. at step 23, but total_steps=20"):
+    with pytest.warns(UserWarning, match="step 23.*total_steps=20"):
         assert_sigma(pruner, snapshots[15:20])
 
 
@@ -98,18 +100,18 @@ def test_a_rolling_window_is_right_to_ten_percent_at_every_step(last):
 def test_a_rolling_window_forgets_a_gradient_that_left_it():
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
 
-    def freeze(step, pruner):
+    def cut(step, pruner):
         if step == 30:
             model[0].weight.register_hook(lambda grad: grad * (torch.arange(8) != 3)[:, None])
 
-    pruner, _ = run(pw.PseudoBootstrap(last=20), 80, model=model, on_step=freeze)
+    pruner, _ = run(pw.PseudoBootstrap(last=20), 80, model=model, on_step=cut)
     dead = pruner.dead()["0.weight"]
     assert dead[3].all()
     assert dead[:, 2].all()
     assert int(dead.sum()) < 20
 
 
-def test_weights_without_a_gradient_are_frozen_though_weight_decay_moves_them():
+def test_weights_without_a_gradient_are_dead_though_weight_decay_moves_them():
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, weight_decay=0.1)
     pruner, _ = run(pw.PseudoBootstrap(last=10, total_steps=20), 20, model, optimizer)
@@ -156,8 +158,8 @@ def test_master_weights_are_read_where_there_are_any():
         ({"last": 1}, "last=1"),
         ({"last": 0}, "last=0"),
         ({"every": 0}, "every=0"),
-        ({"last": 300, "total_steps": 200}, r"PseudoBootstrap\(last=300, total_steps=200\) looks at 300 steps"),
-        ({"last": 50, "every": 5, "total_steps": 200}, "looks at 250 steps"),
+        ({"last": 300, "total_steps": 200}, r"PseudoBootstrap\(last=300, total_steps=200\).*lower `last`"),
+        ({"last": 50, "every": 5, "total_steps": 200}, "250 steps.*lower `last`"),
     ],
 )
 def test_bad_settings_are_named(settings, message):
@@ -174,15 +176,15 @@ def test_the_paper_s_window_is_the_default():
 def test_fewer_than_two_snapshots_is_an_error(steps):
     pruner, _ = run(pw.PseudoBootstrap(last=5), steps)
     before = [p.clone() for p in pruner.model.parameters()]
-    with pytest.raises(ValueError, match=rf"has {steps} snapshot\(s\) after {steps} step"):
+    with pytest.raises(ValueError, match=rf"{steps} snapshot\(s\) after {steps} step.*train on"):
         pruner.prune(0.5)
     assert all(torch.equal(a, b) for a, b in zip(before, pruner.model.parameters(), strict=True))
 
 
 def test_a_short_window_warns():
     pruner, _ = run(pw.PseudoBootstrap(last=50), 20)
-    with pytest.warns(UserWarning, match="over 20 snapshots, fewer than last=50"):
+    with pytest.warns(UserWarning, match="20 snapshots.*last=50"):
         pruner.prune(0.5)
     pruner, _ = run(pw.PseudoBootstrap(last=5, total_steps=20), 18)
-    with pytest.warns(UserWarning, match="step 18, but total_steps=20: sigma is over 3 snapshots"):
+    with pytest.warns(UserWarning, match="step 18.*total_steps=20.* 3 snapshots"):
         pruner.prune(0.5)

@@ -93,7 +93,7 @@ def test_pruned_weights_do_not_count_in_the_median():
     torch.testing.assert_close(pruner.sigma()["0.weight"][kept].median(), weight[kept].std())
 
 
-def test_frozen_weights_are_pruned_first():
+def test_dead_weights_are_pruned_first():
     pruner, _ = trained(torch.optim.Adam)
     pruner.prune(0.2)
     assert torch.equal(~pruner.masks["0.weight"], torch.arange(5).expand(7, 5) == 1)
@@ -101,16 +101,14 @@ def test_frozen_weights_are_pruned_first():
 
 def test_no_second_moment_says_what_to_do():
     pruner, _ = trained(OWN["SGD"], attach_first=False)
-    with pytest.raises(ValueError, match="no second moment for '0.weight': SGD keeps none.*attach it before training"):
+    with pytest.raises(ValueError, match="'0.weight': SGD.*attach it before training"):
         pruner.prune(0.5)
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Adafactor"), reason="this torch has no Adafactor")
 def test_factored_state_is_refused():
     pruner, _ = trained(lambda p: torch.optim.Adafactor(p))
-    with pytest.raises(
-        ValueError, match="Adafactor keeps only row and column means of the second moment of '0.weight'"
-    ):
+    with pytest.raises(ValueError, match=r"Adafactor.*'0.weight'.*PseudoBootstrap\(\)"):
         pruner.prune(0.5)
 
 

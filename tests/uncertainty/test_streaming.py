@@ -42,7 +42,7 @@ def test_relative_error_is_below_1e_5(kind, scale, blocks):
     assert float(error[exact > 0].max()) < 1e-5
 
 
-@pytest.mark.parametrize("way", [{"gated": True}, {"compiled": True}])
+@pytest.mark.parametrize("way", [{"gated": True}, pytest.param({"compiled": True}, marks=pytest.mark.slow)])
 def test_the_other_ways_agree_with_the_plain_one(way):
     path = walk("walk", 1e-4)
     torch.testing.assert_close(sigma(path, **way), sigma(path), rtol=1e-5, atol=0)

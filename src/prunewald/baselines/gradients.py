@@ -72,7 +72,7 @@ class MeanGradient(Statistic):
             total.add_(gradient.square() if self.squared else gradient)
 
     def value(self, state: State, name: str) -> Tensor | None:
-        """The mean."""
+        """The mean over all steps; None before the first."""
         return state["sum"][name] / int(state["steps"]) if _seen(state, "sum", name) else None
 
 
@@ -114,7 +114,7 @@ class SmoothedSensitivity(Statistic):
             _drawn_(state["uncertainty"], name, importance.sub_(mean).abs_(), self.beta2, took)
 
     def value(self, state: State, name: str) -> Tensor | None:
-        """Ī·Ū."""
+        """The product of both averages; None before the first step."""
         if not _seen(state, "mean", name):
             return None
         product: Tensor = state["mean"][name] * state["uncertainty"][name]
@@ -122,7 +122,7 @@ class SmoothedSensitivity(Statistic):
 
 
 def _drawn_(table: dict[str, Tensor], name: str, new: Tensor, beta: float, took: Tensor | None) -> Tensor:
-    """An exponential average after one step; as it was where that was skipped."""
+    """An exponential average moved on by one step; left as it was where the step was skipped."""
     return _running(table, name, new).lerp_(new, 1 - beta if took is None else took.to(new) * (1 - beta))
 
 
@@ -219,7 +219,7 @@ class PLATON(Criterion):
 
     @property
     def statistic(self) -> Statistic:
-        """Both averages."""
+        """The averages Ī and Ū, and their product."""
         return SmoothedSensitivity(self.beta1, self.beta2)
 
     def __call__(self, stats: WeightStats) -> Tensor:

@@ -113,7 +113,7 @@ def apportion(shares: Mapping[str, int], sizes: Mapping[str, int], total: int) -
     place = {name: i for i, name in enumerate(shares)}
 
     def due(name: str, count: int) -> tuple[Fraction, int]:
-        """The factor from which on a tensor keeps so many; equals in the order of the tensors."""
+        """The factor from which on a tensor keeps `count` weights; equal ones go by the order of the tensors."""
         return Fraction(2 * count - 1, 2 * shares[name]), place[name]
 
     while (kept := sum(counts.values())) < total:

@@ -23,7 +23,10 @@ Weights: TypeAlias = Mapping[str, Tensor]  # parameters by name
 
 
 class Running(ABC):
-    """Something that is gathered of every weight while a model trains: the recipe, its state is held elsewhere."""
+    """Something that is gathered for every weight while a model trains.
+
+    It is only the recipe: the state is handed to every method, and the Pruner holds it.
+    """
 
     @abstractmethod
     def init(self, weights: Weights) -> State:
@@ -63,14 +66,17 @@ class Uncertainty:
 class Online(Running, Uncertainty):
     """Watches optimizer steps, and tells how sure each weight is."""
 
-    learns: ClassVar[bool] = True  # whether it needs its weights to have been trained while it watched
+    learns: ClassVar[bool] = True  # whether it learns from the steps of a training; False: it knows its sigmas already
 
     @abstractmethod
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """The estimate for one parameter; the state stays as it is."""
 
     def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate | None:
-        """The same for stacked replicas, (R, ...), in one go; None where each has to be estimated by itself."""
+        """The estimate for many replicas of a parameter at once, stacked along the first dimension: (R, ...).
+
+        None where each replica has to be estimated by itself.
+        """
         return None
 
     def check(self, state: State, weights: Weights) -> None:
@@ -87,7 +93,10 @@ class Online(Running, Uncertainty):
         return None
 
     def with_horizon(self, steps: int | None) -> Self:
-        """The same for a training of so many steps, or of any length; itself where the length makes no difference."""
+        """This estimator, meant for a training of `steps` steps, or with None for one of unknown length.
+
+        Itself where the length makes no difference.
+        """
         return self
 
     @property
@@ -117,7 +126,7 @@ class Offline(Uncertainty):
 
     @abstractmethod
     def estimate(self, model: nn.Module, batches: Any, loss: Any, *, masks: Any = None) -> dict[str, Tensor]:
-        """Sigma by parameter name; with `masks` of the pruned model."""
+        """Sigma by parameter name. With `masks`, by parameter name too, only what they leave alive is estimated."""
 
 
 # ---- what a pruning is made of -------------------------------------------------------------------------------------
@@ -126,7 +135,7 @@ class Offline(Uncertainty):
 class Criterion(ABC):
     """How important is each weight? Higher is kept."""
 
-    uses_sigma: ClassVar[bool | None] = False  # None: it is given one where there is any
+    uses_sigma: ClassVar[bool | None] = False  # None: it takes a sigma where there is one
     is_magnitude: ClassVar[bool] = False  # whether its order is that of |w|
 
     @property
@@ -136,7 +145,7 @@ class Criterion(ABC):
 
     @abstractmethod
     def __call__(self, stats: WeightStats) -> Tensor:
-        """One score a weight."""
+        """One score for each weight, in the shape of `stats.weight`."""
 
 
 class Allocation(ABC):
@@ -200,7 +209,7 @@ class FunctionCriterion(Criterion):
         self.function = function
 
     def __call__(self, stats: WeightStats) -> Tensor:
-        """Score by the function."""
+        """The scores that the function gives."""
         return self.function(stats)
 
     def __repr__(self) -> str:
@@ -214,7 +223,7 @@ class FunctionSchedule(Schedule):
         self.function = function
 
     def __call__(self, step: int) -> float | None:
-        """What the function says."""
+        """The sparsity that the function gives, or None."""
         return self.function(step)
 
     def __repr__(self) -> str:

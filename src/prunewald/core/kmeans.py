@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from prunewald.util.arguments import whole
+
 MAX_SIZE = 256
 _MAX_ROUNDS = 1000
 
@@ -25,8 +27,7 @@ def kmeans_1d(values: Tensor, size: int) -> tuple[Tensor, Tensor]:
     the values: `codebook[codes.long()]` is the quantised tensor. Where the values are few enough already they are the
     codebook, and nothing is lost (but the sign of a zero).
     """
-    if not 2 <= size <= MAX_SIZE:
-        raise ValueError(f"size={size}: a codebook has 2 to {MAX_SIZE} values")
+    whole("size", size, 2, MAX_SIZE)
     if not values.is_floating_point():
         raise TypeError(f"k-means takes floating-point values, not {values.dtype}")
     flat = values.detach().cpu().reshape(-1)
@@ -48,7 +49,7 @@ def kmeans_1d(values: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _few(ordered: NDArray[Any], size: int) -> Places:
-    """Where each distinct value starts; of more than `size`, only that they are more."""
+    """Where each distinct value starts in the sorted values; only the first where there are more than `size`."""
     new = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     return np.concatenate((np.zeros(min(1, ordered.size), np.intp), new[: size + 1]))
 
@@ -82,10 +83,10 @@ def _moved(ordered: Floats, means: Floats, edges: Places, error: Floats) -> Floa
     spare = means.size - full.size
     worst = full[np.argsort(-error[full], kind="stable")[:spare]]
     low, high = ordered[edges[worst]], ordered[edges[worst + 1] - 1]
-    whole = means[np.setdiff1d(full, worst)]
+    intact = means[np.setdiff1d(full, worst)]
     halves = np.concatenate(((low + means[worst]) / 2, (high + means[worst]) / 2))
-    unused = np.full(means.size - whole.size - halves.size, np.inf)  # where there are more of them than clusters
-    return np.sort(np.concatenate((whole, halves, unused)))
+    unused = np.full(means.size - intact.size - halves.size, np.inf)  # where there are more of them than clusters
+    return np.sort(np.concatenate((intact, halves, unused)))
 
 
 def _prefix(ordered: NDArray[Any]) -> Floats:

@@ -28,7 +28,8 @@ Count: TypeAlias = int | Tensor  # of the weights of a tensor; as a tensor: of e
 class Ranked(NamedTuple):
     """What orders the weights of one tensor: the score; ties by the magnitude of the weight.
 
-    Where no gradient reached a weight, `dead` is True: a score below zero is then an order, and no number.
+    `dead` is True where no gradient reached a weight. A score below zero there only says where the weight stands in the
+    order of the dead; its size means nothing.
     """
 
     score: Tensor
@@ -68,7 +69,7 @@ class Scores(Mapping[str, Ranked]):
 
 
 class KnownScores(Scores):
-    """Scores that are there already."""
+    """The scores of tensors that are at hand."""
 
     def __init__(self, ranked: Mapping[str, Ranked]) -> None:
         super().__init__({name: one.score.shape for name, one in ranked.items()})
@@ -83,7 +84,7 @@ class KnownScores(Scores):
 
 
 class _Only(Scores):
-    """One tensor of several."""
+    """One tensor of several, still computed when asked for."""
 
     def __init__(self, scores: Scores, name: str) -> None:
         super().__init__({name: scores.shapes[name]})
@@ -151,7 +152,7 @@ def smallest_by_row(ranked: Ranked, counts: Tensor) -> Tensor:
 
 
 def _row_heads(rows: Ranked, counts: Tensor) -> Tensor:
-    """The same of few rows; they are sorted only where their counts differ or cut a tie."""
+    """True for the first of each of a few rows; they are sorted only where their counts differ or cut a tie."""
     count = int(counts[0])
     if not 0 < count < rows.score.shape[1] or bool((counts != count).any()):
         return _sorted_heads(rows, counts)
@@ -200,7 +201,7 @@ def counts_below(scores: Scores, count: int) -> dict[str, int]:
 
 
 class Sketch(NamedTuple):
-    """Some of the values of a tensor in ascending order, and their places in it: its first and its last among them."""
+    """A sample of an ascending tensor: some of its values, always the first and the last, and their places in it."""
 
     values: Tensor
     places: Tensor
@@ -214,12 +215,12 @@ class Sketch(NamedTuple):
         return cls(values[places.to(values.device)].cpu(), places, size)
 
     def most_below(self, value: float) -> int:
-        """No more of the tensor can be below a value."""
+        """An upper bound on how many entries of the tensor are below a value."""
         known = int(torch.searchsorted(self.values, value))
         return int(self.places[known]) if known < len(self.places) else self.size
 
     def least_upto(self, value: float) -> int:
-        """At least so many of the tensor do not exceed a value."""
+        """A lower bound on how many entries of the tensor do not exceed a value."""
         known = int(torch.searchsorted(self.values, value, right=True))
         return int(self.places[known - 1]) + 1 if known else 0
 
@@ -233,7 +234,7 @@ def bracket(sketches: Sequence[Sketch], count: int) -> tuple[float, float]:
 
 
 def counts_below_sorted(sketches: Mapping[str, Sketch], values: Callable[[str], Ranked], count: int) -> dict[str, int]:
-    """As `counts_below`, of tensors in ascending order: each is needed only once more, to look where in doubt."""
+    """`counts_below` for tensors in ascending order: each is computed once more, and read only between two bounds."""
     low, high = bracket(list(sketches.values()), count)
     sure: dict[str, int] = {}
     doubtful: dict[str, Ranked] = {}
@@ -294,7 +295,7 @@ def _gather(values: Iterable[Tensor]) -> Tensor | None:
 
 
 def _radix(values: Callable[[], Iterable[Tensor]], k: int) -> tuple[Tensor, int, int]:
-    """The same by counting: the digits of the answer from the top, with one pass over the values for each."""
+    """The k-th smallest by counting: its digits from the top, with one pass over the values for each."""
     example = next(iter(values()))
     prefix: int | None = None
     for shift in range(8 * example.element_size() - _DIGIT, -1, -_DIGIT):

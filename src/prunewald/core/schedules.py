@@ -16,8 +16,8 @@ class Cubic(Schedule):
     Fast at first, when much is redundant, and slower towards the end: final + (initial - final)(1 - t)³, where t runs
     from 0 to 1. With `begin` 0 the first pruning is that of step `every`: there is no step 0.
 
-    >>> [round(Cubic(0.8, begin=0, end=4, every=1)(step), 3) for step in range(5)]
-    [0.0, 0.463, 0.7, 0.787, 0.8]
+    >>> [round(Cubic(0.8, begin=0, end=4, every=1)(step), 4) for step in range(1, 5)]
+    [0.4625, 0.7, 0.7875, 0.8]
     """
 
     final: float = 0.9
@@ -32,6 +32,8 @@ class Cubic(Schedule):
         whole("every", self.every, 1)
         if self.end <= self.begin:
             raise ValueError(f"the schedule ends at step {self.end}, and begins at {self.begin}: end must be later")
+        share("initial", self.initial)
+        share("final", self.final)
         _check_rising((self.initial, self.final), "initial, final")
 
     def __call__(self, step: int) -> float | None:
@@ -76,6 +78,8 @@ def check_levels(levels: tuple[float, ...]) -> tuple[float, ...]:
     """Sparsities that rise: each in range, none twice, none below the one before; as Python's own numbers."""
     if not levels:
         raise ValueError("levels=(): give rising sparsities, such as (0.5, 0.75, 0.9)")
+    for level in levels:
+        share("levels", level)
     _check_rising(levels, "levels")
     for before, after in pairwise(levels):
         if after == before:
@@ -84,8 +88,6 @@ def check_levels(levels: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _check_rising(shares: tuple[float, ...], what: str) -> None:
-    for one in shares:
-        share(what, one)
     for before, after in pairwise(shares):
         if after < before:
             raise ValueError(f"{what}={shares!r} falls from {before} to {after}: what is pruned stays pruned")

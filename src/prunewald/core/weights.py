@@ -31,7 +31,9 @@ class Weight:
     name: str
     param: Tensor
     alive: Tensor | None  # True where a weight is not pruned; None: nothing is
-    average: Tensor | None = None  # what is tested in the place of the parameter, where standard errors are of that
+    average: Tensor | None = (
+        None  # the weights that the standard errors are of, where these are not the parameter itself
+    )
     scale: float | None = None  # what an estimator multiplies sigma by, once it has found that
 
     @cached_property
@@ -72,10 +74,10 @@ class WeightStats:
 
 
 def spread(tensors: Iterable[tuple[Tensor, Tensor | None]], what: str) -> float:
-    """The standard deviation (n - 1) of the surviving entries of tensors together; 0 for the last survivor of many.
+    """The standard deviation (n - 1) of the surviving entries of tensors together; 0 where only one survives.
 
-    Each comes with its mask, or None where nothing is pruned. Means and squared deviations are taken piece by piece
-    and merged in double precision, by Chan's formula.
+    Each tensor comes with its mask, or None where nothing is pruned; `what` names them all in an error. Means and
+    squared deviations are taken piece by piece and merged in double precision, by Chan's formula.
     """
     size, count, mean, m2 = 0, 0, 0.0, 0.0
     for values, alive in tensors:

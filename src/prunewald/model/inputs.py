@@ -12,13 +12,16 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # those whose inputs can 
 
 
 def squares_met(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    """Σ x² of what each place of a row of the weight multiplies in one call; a row for each group."""
+    """Σ x² over the inputs x that each entry of a row of the weight multiplies in one call of the layer.
+
+    All rows of a group meet the same inputs, so there is one row for each group: (groups, *weight.shape[1:]).
+    """
     x = args[0] if args else kwargs["input"]
     return _linear_squares(x) if isinstance(module, nn.Linear) else _convolution_squares(module, x)
 
 
 def _squares(x: Tensor, dims: int) -> Tensor:
-    """x² summed over all but the last dimensions."""
+    """x² summed over all dimensions but the last `dims`."""
     x = x.unsqueeze(0)  # so that there is one to sum over
     return x.to(accumulator(x)).square().sum(tuple(range(x.dim() - dims)))
 

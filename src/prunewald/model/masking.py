@@ -36,7 +36,7 @@ def check_masks(
 
 
 def _misfit(name: Any, mask: Any, params: Mapping[str, Tensor] | None) -> str | None:
-    """Why a mask is none, or not one of this parameter."""
+    """What is wrong with a mask; None where it is a mask and fits its parameter."""
     if not isinstance(mask, Tensor):
         return f"{name!r} is {type(mask).__name__}"
     if not isinstance(name, str) or mask.dtype != torch.bool:

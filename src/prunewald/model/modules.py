@@ -23,7 +23,7 @@ def averaged(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """In eval mode for a while: no dropout, no running statistics; then every module is in the mode it had."""
+    """Eval mode inside a with block (no dropout, no running statistics); then each module has its own mode back."""
     modes: list[tuple[nn.Module, Any]] = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -40,7 +40,8 @@ def mean_square_gradient(optimizer: Optimizer | None, param: Tensor) -> Tensor |
     """
     if optimizer is None or not (state := optimizer.state.get(param)):
         return None
-    group = next(group for group in optimizer.param_groups if any(p is param for p in group["params"]))
+    group = group_of(optimizer, param)
+    assert group is not None
     steps = float(state.get("step", group.get("step", 0)))  # some optimizers count them by group
     if not steps:
         return None
@@ -59,7 +60,10 @@ def mean_square_gradient(optimizer: Optimizer | None, param: Tensor) -> Tensor |
 
 
 def keeps_mean_square(optimizer: Optimizer | None, param: Tensor) -> bool:
-    """Whether `mean_square_gradient` has an answer, without computing it."""
+    """Whether the optimizer keeps a mean squared gradient of a parameter, without computing it.
+
+    It is there from the first step on, for Adagrad before it too, but with nothing in it.
+    """
     state = {} if optimizer is None else optimizer.state.get(param, {})
     if optimizer is None or not any(key in state for key in ("exp_avg_sq", "square_avg", "sum")):
         return False

@@ -21,7 +21,7 @@ class Slice:
         return tensor if self.index is None else tensor[self.index]
 
     def take_each(self, *tensors: Tensor | None) -> list[Tensor | None]:
-        """The same of several tensors; None stays None."""
+        """These entries of several tensors shaped like the parameter; None stays None."""
         return [t if t is None or self.index is None else t[self.index] for t in tensors]
 
     def put_(self, tensor: Tensor, values: Tensor) -> None:

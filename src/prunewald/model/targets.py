@@ -1,4 +1,30 @@
-"""Which parameters of a model are meant: names, globs, module types, slices; tied weights once."""
+"""Which parameters of a model are meant: names, globs, module types, slices; tied weights once.
+
+A target is one of
+
+- a parameter or a module of the model, or a type of module: `model.fc.weight`, `model.fc`, `nn.Linear`;
+- the full name of a parameter, which means just that one, be it a bias or the weight of a norm: "fc.bias";
+- such a name with an index, for a slice of it: "conv.weight[2]", "conv.weight[:, 1:3]", ("conv.weight", index);
+- the name of a module, or a glob over the names of modules and parameters, where `*` stands for dots too.
+
+A module stands for the weights in it and in the modules inside: tensors of two or more dimensions that are no bias.
+Biases, vectors, and the weights of norms and embeddings are meant only where they, or their norm or embedding, are
+named: by the object, by the type, or by a glob whose word for them has letters or digits that fit. A wildcard alone
+names nothing.
+
+>>> block = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
+>>> model = nn.ModuleDict({"conv": nn.Conv1d(2, 2, 3), "norm": nn.LayerNorm(2), "block": block})
+>>> for target in ("conv", "b*", "block.*", "block.1", "norm*", "*.weight", "block.?.bias", "conv.weight[0]"):
+...     print(f"{target:15}", *(found.name for found in match(model, target)))
+conv            conv.weight
+b*              block.0.weight block.2.weight
+block.*         block.0.weight block.2.weight
+block.1         block.1.weight
+norm*           norm.weight
+*.weight        conv.weight block.0.weight block.2.weight
+block.?.bias    block.0.bias block.1.bias block.2.bias
+conv.weight[0]  conv.weight[0]
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -99,7 +125,7 @@ def _names_type(value: object) -> bool:
 
 
 def _match_all(model: nn.Module, targets: list[Target], role: str) -> list[Slice]:
-    """All parts the targets name, each once, in the order of the model."""
+    """All slices the targets name, each once, in the order of the model."""
     found: dict[str, Slice] = {}
     for target in targets:
         parts = match(model, target)
@@ -116,7 +142,7 @@ def _match_all(model: nn.Module, targets: list[Target], role: str) -> list[Slice
 
 
 def _free_name(part: Slice, taken: Mapping[str, Slice]) -> str:
-    """The name of a part; two sets of places with the same name are numbered."""
+    """A name for a slice; two sets of places that would have the same name are numbered."""
     name, number = part.name, 1
     while isinstance(part.index, Tensor) and name in taken and taken[name].index is not part.index:
         number += 1
@@ -125,7 +151,7 @@ def _free_name(part: Slice, taken: Mapping[str, Slice]) -> str:
 
 
 def match(model: nn.Module, target: Target) -> list[Slice]:
-    """The parts one target names; none where nothing matches."""
+    """The slices that one target names, in the grammar above; none where nothing matches."""
     names = canonical_names(model)
     if isinstance(target, tuple):
         return [_sliced(names, *target)]
@@ -143,11 +169,7 @@ def _params(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _means(model: nn.Module, target: Target, name: str, param: Tensor) -> bool:
-    """Whether a target means this parameter.
-
-    A module stands for its weights: not for biases, and for those of a norm or an embedding only if that itself is
-    named. A wildcard alone names nothing: "block.*" reaches no norm and no bias, "*.bias" every bias.
-    """
+    """Whether a target means this parameter, by itself or by a module around it."""
     if param is target:
         return True
     owner, _, leaf = name.rpartition(".")
@@ -162,6 +184,7 @@ def _means(model: nn.Module, target: Target, name: str, param: Tensor) -> bool:
 
 
 def _names_module(target: Target, name: str, module: nn.Module, spelled: bool) -> bool:
+    """Whether a target is this module, its type, or a glob over its name; where `spelled`, no wildcard alone."""
     if isinstance(target, type):
         return isinstance(module, target)
     if isinstance(target, str):
@@ -170,6 +193,7 @@ def _names_module(target: Target, name: str, module: nn.Module, spelled: bool) -
 
 
 def _globs_param(target: Target, name: str, param: Tensor, owner: nn.Module) -> bool:
+    """Whether a target is a glob over the name of this parameter, and names it where a wildcard alone is not enough."""
     if not isinstance(target, str) or not fnmatchcase(name, target):
         return False
     if name.rpartition(".")[2].startswith("bias") or (param.dim() < 2 and not _is_lookup_or_norm(owner)):
@@ -178,7 +202,7 @@ def _globs_param(target: Target, name: str, param: Tensor, owner: nn.Module) -> 
 
 
 def _spells(pattern: str, name: str) -> bool:
-    """Whether the last word of a pattern has letters and fits the last word of a name."""
+    """Whether the last word of a pattern has letters or digits, and fits the last word of a name."""
     last = pattern.rpartition(".")[2]
     anchored = "." in pattern or pattern.startswith("*") or "." not in name  # "b*" means "block", not "block.bias"
     return anchored and any(c.isalnum() for c in last) and fnmatchcase(name.rpartition(".")[2], last)
@@ -211,6 +235,7 @@ def _spell(index: Index) -> str:
 
 
 def _without(part: Slice, hole: Slice, param: Tensor) -> Slice:
+    """A slice less what another takes from the same parameter, as a set of places."""
     inside = torch.zeros(param.shape, dtype=torch.bool, device=param.device)
     part.put_(inside, torch.tensor(True, device=param.device))
     hole.put_(inside, torch.tensor(False, device=param.device))

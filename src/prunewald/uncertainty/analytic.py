@@ -63,7 +63,7 @@ class BlockMatrices:
         return (self.mean / error)[error > 0]
 
     def diagnosed(self, spectrum: Spectrum, variance: Tensor) -> BlockDiagnosis:
-        """What there is to say about it."""
+        """How far this block can be believed: its rank and condition, negative variances, the mean score."""
         living = spectrum.values[spectrum.keep].abs()
         return BlockDiagnosis(
             params=self.names,
@@ -79,16 +79,16 @@ Variance = Callable[[BlockMatrices, Spectrum], Tensor]
 
 
 def solve(problem: Problem, observed: bool, variance: Variance) -> Sigmas:
-    """Standard errors of every parameter that takes gradients, and the diagnosis; NaN where there is none."""
-    flat, blocks = [], []
-    for part in parts(problem, observed):
-        spectrum = part.spectrum()
-        found = variance(part, spectrum)
-        blocks.append(part.diagnosed(spectrum, found))
+    """Standard errors of every parameter that takes gradients, NaN where there is none, with their diagnosis."""
+    flat, diagnoses = [], []
+    for block in by_block(problem, observed):
+        spectrum = block.spectrum()
+        found = variance(block, spectrum)
+        diagnoses.append(block.diagnosed(spectrum, found))
         found = found.masked_fill(found < 0, torch.nan)
         # The data say nothing of a parameter without information: a pseudo-inverse would call it certain.
-        flat.append(found.masked_fill(part.information.diagonal() == 0, torch.inf).sqrt())
-    return _named(problem, torch.cat(flat), tuple(blocks))
+        flat.append(found.masked_fill(block.information.diagonal() == 0, torch.inf).sqrt())
+    return _named(problem, torch.cat(flat), tuple(diagnoses))
 
 
 def _named(problem: Problem, flat: Tensor, blocks: tuple[BlockDiagnosis, ...]) -> Sigmas:
@@ -102,8 +102,8 @@ def _named(problem: Problem, flat: Tensor, blocks: tuple[BlockDiagnosis, ...]) -
     return sigmas
 
 
-def parts(problem: Problem, observed: bool) -> Iterator[BlockMatrices]:
-    """BlockDiagnosis by block, since the matrices of all may not fit: the data are gone through again for each."""
+def by_block(problem: Problem, observed: bool) -> Iterator[BlockMatrices]:
+    """One block after the other, since the matrices of all may not fit: the data are gone through again for each."""
     count = problem.count
     # A Hessian has the rounding of the model; outer products are added up in double precision.
     dtype = next(iter(problem.params.values())).dtype if observed else torch.float64
@@ -166,9 +166,9 @@ class InverseFisher(_Inverting):
         with evaluating(model):
             problem, dispersion = pose(model, batches, loss, masks).balanced()
 
-            def variance(part: BlockMatrices, spectrum: Spectrum) -> Tensor:
+            def variance(block: BlockMatrices, spectrum: Spectrum) -> Tensor:
                 inverse = spectrum.inverted(self.inverse, self.damping)
-                return dispersion * (spectrum.vectors.square() @ inverse) / part.samples
+                return dispersion * (spectrum.vectors.square() @ inverse) / block.samples
 
             return solve(problem, self.observed, variance)
 
@@ -176,14 +176,17 @@ class InverseFisher(_Inverting):
 @uncertainty("sandwich")
 @dataclass(frozen=True)
 class Sandwich(_Inverting):
-    """SE = sqrt([I^-1 K I^-1]_jj / n), K the covariance of the score: right though the model is not.  Eq. 3."""
+    """SE = sqrt([I^-1 K I^-1]_jj / n), K the covariance of the score: right even where the model is wrong.
+
+    Ko et al. (2019), eq. 3; the fields are those of `InverseFisher`.
+    """
 
     def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
         """Standard errors by parameter name."""
 
-        def variance(part: BlockMatrices, spectrum: Spectrum) -> Tensor:
+        def variance(block: BlockMatrices, spectrum: Spectrum) -> Tensor:
             bread = (spectrum.vectors * spectrum.inverted(self.inverse, self.damping)) @ spectrum.vectors.T
-            return ((bread @ part.covariance) * bread).sum(1) / part.samples
+            return ((bread @ block.covariance) * bread).sum(1) / block.samples
 
         with evaluating(model):
             return solve(pose(model, batches, loss, masks), self.observed, variance)
@@ -216,13 +219,13 @@ class SGDAsymptotic(Offline):
         )
         return sigmas
 
-    def _variance(self, gain: float, part: BlockMatrices, spectrum: Spectrum) -> Tensor:
+    def _variance(self, gain: float, block: BlockMatrices, spectrum: Spectrum) -> Tensor:
         h, vectors = gain * spectrum.values, spectrum.vectors
         if float(h.min()) * 2 * self.rate <= 1:
             raise ValueError(
-                f"rate={self.rate!r} is too small for {part.names}: the smallest eigenvalue of its Hessian is "
+                f"rate={self.rate!r} is too small for {block.names}: the smallest eigenvalue of its Hessian is "
                 f"{float(h.min()):.3g}, and SGD converges as 1/T only for rates above 1 / (2 eigenvalue)"
             )
-        noise = gain**2 * (vectors.T @ part.covariance @ vectors) / self.batch_size
+        noise = gain**2 * (vectors.T @ block.covariance @ vectors) / self.batch_size
         solved = self.rate**2 * noise / (self.rate * (h[:, None] + h[None, :]) - 1)
-        return ((vectors @ solved) * vectors).sum(1) / (self.steps or part.samples / self.batch_size)
+        return ((vectors @ solved) * vectors).sum(1) / (self.steps or block.samples / self.batch_size)

@@ -120,9 +120,10 @@ class Problem:
         return matrix
 
     def balanced(self) -> tuple["Problem", float]:
-        """The same with every squared output in units of its own variance, and the mean of these variances.
+        """This problem with every squared output in units of its own variance, and the mean of these variances.
 
-        They are those of the residuals, each over n - p / outputs while there are more samples than that; 1 for others.
+        The variance of an output is its sum of squared residuals over n - p / outputs, p the number of living
+        parameters (over n where there are too few samples for that). Other likelihoods stay as they are, with 1.
         """
         if self.kind != "squared_error":
             return self, 1.0

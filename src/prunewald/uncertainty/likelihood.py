@@ -27,7 +27,7 @@ def likelihood(loss: Loss) -> str:
 
 
 def _check_plain(loss: Any) -> None:
-    """A weighted or smoothed loss is no likelihood of the data."""
+    """Refuse a weighted or smoothed loss, which is no likelihood of the data."""
     changed = [key for key in ("weight", "pos_weight") if getattr(loss, key, None) is not None]
     changed += ["label_smoothing"] if getattr(loss, "label_smoothing", 0) else []
     changed += ["reduction"] if getattr(loss, "reduction", "mean") != "mean" else []
@@ -44,7 +44,7 @@ def counted(x: Tensor, y: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
 
 
 def negative_log_likelihood(kind: str, output: Tensor, target: Tensor, precision: Tensor) -> Tensor:
-    """Of one sample, up to a constant; `precision` is that of each squared output."""
+    """The negative log-likelihood of one sample, up to a constant; `precision` is that of each squared output."""
     if kind == "cross_entropy":
         if output.dim() != 1 or target.dim():
             raise ValueError(
@@ -60,7 +60,7 @@ def negative_log_likelihood(kind: str, output: Tensor, target: Tensor, precision
 
 
 def output_factor(kind: str, output: Tensor, precision: Tensor) -> Tensor:
-    """A, with A A' the Fisher information that one sample has about the outputs of the model."""
+    """A matrix A such that A A' is the Fisher information that one sample has about the outputs of the model."""
     if kind == "cross_entropy":
         p = output.softmax(-1)
         return torch.diag(p.sqrt()) - p[:, None] * p.sqrt()[None, :]

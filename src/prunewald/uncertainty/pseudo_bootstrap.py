@@ -155,5 +155,5 @@ class PseudoBootstrap(Online):
         return Estimate((m2 / (count - 1)).sqrt_().to(weight.param.device), ~moved.to(weight.param.device))
 
     def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
-        """The same for stacked replicas: a weight's deviation depends on that weight alone."""
+        """As for a single model, since a weight's deviation depends on that weight alone."""
         return self.sigma(state, weight, optimizer)

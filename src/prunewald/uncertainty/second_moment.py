@@ -89,7 +89,7 @@ class SecondMoment(Online):
         return Estimate(sigma.mul_(weight.scale), dead)
 
     def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
-        """The same for stacked replicas, each scaled by its own weights."""
+        """As for a single model, but each replica is scaled by its own weights."""
         if self.samples is not None:
             return self.sigma(state, weight, optimizer)
         error = replace(self, samples=1, batch_size=1).sigma(state, weight, optimizer)

@@ -86,7 +86,7 @@ def _lots(weights: Mapping[str, Tensor]) -> Iterator[tuple[torch.device, list[st
 
 
 def _welford_(count: int, weights: Column, shift: Column, mean: Column, m2: Column) -> None:
-    """All tensors together: a GPU wants few, large launches."""
+    """Welford's update of all tensors together: a GPU wants few, large launches."""
     delta = torch._foreach_sub(weights, shift)
     torch._foreach_sub_(delta, mean)
     torch._foreach_add_(mean, delta, alpha=1 / count)
@@ -94,7 +94,7 @@ def _welford_(count: int, weights: Column, shift: Column, mean: Column, m2: Colu
 
 
 def _welford_in_cache_(count: int, weights: Column, shift: Column, mean: Column, m2: Column) -> None:
-    """The same by pieces whose one temporary stays in the cache of a CPU."""
+    """Welford's update by pieces whose one temporary stays in the cache of a CPU."""
     for row in zip(weights, shift, mean, m2, strict=True):
         scratch: Tensor | None = None
         for w, s, mu, square in _cut(row):
@@ -115,7 +115,7 @@ def _cut(row: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _gated_welford_(gate: Tensor, rate: Tensor, weights: Column, shift: Column, mean: Column, m2: Column) -> None:
-    """The same with numbers that are on the device: nothing waits, and nothing is compiled anew at every step."""
+    """Welford's update with counts that stay on the device: nothing waits or is compiled anew at each step."""
     for w, s, mu, square in zip(weights, shift, mean, m2, strict=True):
         delta = w - s - mu
         mu.add_(delta * rate)

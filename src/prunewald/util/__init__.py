@@ -1,1 +1,1 @@
-"""What every layer needs and none is about: files, progress, registry, tensors."""
+"""Small tools that every layer uses: number checks, files, tables, warnings, progress, nested tensors, the registry."""

@@ -1,0 +1,39 @@
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from prunewald.model.modules import averaged, evaluating, plain
+
+
+def test_plain_looks_inside_what_torch_compile_returns():
+    model = nn.Linear(2, 2)
+    compiled = torch.compile(model, backend="eager")
+    assert "weight" not in dict(compiled.named_parameters())
+    assert plain(compiled) is model
+    assert plain(model) is model
+
+
+def test_averaged_looks_inside_an_averaged_model_and_a_compiled_one():
+    model = nn.Linear(2, 2)
+    average = AveragedModel(model)
+    assert averaged(average) is average.module
+    assert averaged(AveragedModel(torch.compile(model, backend="eager"))).weight.shape == (2, 2)
+    assert averaged(torch.compile(model, backend="eager")) is model
+    assert averaged(model) is model
+
+
+def test_evaluating_gives_every_module_its_own_mode_back():
+    model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.BatchNorm1d(2), nn.Dropout()))
+    model[1][0].eval()
+    before = [module.training for module in model.modules()]
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == before == [True, True, True, False, True]
+
+
+def test_evaluating_ends_with_an_error_too():
+    model = nn.Linear(2, 2)
+    with pytest.raises(ZeroDivisionError), evaluating(model):
+        raise ZeroDivisionError
+    assert model.training

@@ -1,0 +1,215 @@
+"""What optimizers keep, against transcriptions of their formulas one number at a time."""
+
+import pytest
+import torch
+from torch import nn
+
+from prunewald.model.optimizers import (
+    as_list,
+    forget_,
+    forget_history_,
+    group_of,
+    is_factored,
+    keeps_mean_square,
+    master,
+    mean_square_gradient,
+    owned,
+    step_taken,
+    with_closures,
+)
+from tests.training import cases, net, one_step
+
+STEPS = 5
+
+
+def exponential(decay):
+    """v ← decay · v + (1 - decay) · g², without its start-up bias."""
+
+    def mean(gradients):
+        v = 0.0
+        for g in gradients:
+            v = decay * v + (1 - decay) * g * g
+        return v / (1 - decay ** len(gradients))
+
+    return mean
+
+
+def plain_mean(gradients):
+    return sum(g * g for g in gradients) / len(gradients)
+
+
+LITERAL = {
+    "Adam": (torch.optim.Adam, {"betas": (0.9, 0.95)}, exponential(0.95)),
+    "Adam-amsgrad": (torch.optim.Adam, {"amsgrad": True}, exponential(0.999)),
+    "AdamW": (torch.optim.AdamW, {"betas": (0.8, 0.7), "weight_decay": 0.1}, exponential(0.7)),
+    "RMSprop": (torch.optim.RMSprop, {"alpha": 0.9}, exponential(0.9)),
+    "RMSprop-centred": (torch.optim.RMSprop, {"centered": True, "momentum": 0.9}, exponential(0.99)),
+    "Adadelta": (torch.optim.Adadelta, {"rho": 0.8}, exponential(0.8)),
+    "Adagrad": (torch.optim.Adagrad, {}, plain_mean),
+    "Adagrad-initial": (torch.optim.Adagrad, {"initial_accumulator_value": 0.5}, plain_mean),
+}
+
+
+@pytest.mark.parametrize("name", LITERAL)
+def test_the_mean_square_gradient_is_the_formula(name):
+    kind, options, formula = LITERAL[name]
+    weight = nn.Parameter(torch.randn(3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    optimizer = kind([weight], **options)
+    gradients = torch.randn(STEPS, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for gradient in gradients:
+        weight.grad = gradient.clone()
+        optimizer.step()
+    expected = [formula(one) for one in gradients.flatten(1).T.tolist()]
+    torch.testing.assert_close(mean_square_gradient(optimizer, weight).flatten().tolist(), expected)
+
+
+def test_a_mean_square_is_a_tensor_of_its_own_and_at_least_float32():
+    weight = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    optimizer = torch.optim.Adam([weight])
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    found = mean_square_gradient(optimizer, weight)
+    assert found.dtype == torch.float32
+    before = optimizer.state[weight]["exp_avg_sq"].clone()
+    found.zero_()
+    assert torch.equal(optimizer.state[weight]["exp_avg_sq"], before)
+
+
+@pytest.mark.parametrize("case", list(cases()))
+def test_keeps_mean_square_says_whether_there_is_one(case):
+    model = case.model()
+    optimizer = case.optimizer(model)
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    assert all(mean_square_gradient(optimizer, param) is None for param in params)
+    case.step(model, optimizer, 0)
+    for param in params:
+        found = mean_square_gradient(optimizer, param)
+        assert keeps_mean_square(optimizer, param) == (found is not None)
+        assert found is None or found.shape == param.shape
+    assert mean_square_gradient(None, params[0]) is None
+    assert not keeps_mean_square(None, params[0])
+
+
+def test_factored_state_is_known():
+    weight = nn.Parameter(torch.ones(2, 2))
+    assert is_factored(torch.optim.Adafactor([weight]), weight)
+    optimizer = torch.optim.SGD([weight])
+    assert not is_factored(optimizer, weight)
+    optimizer.state[weight]["exp_avg_sq_row"] = torch.ones(2)  # as that of transformers keeps it
+    assert is_factored(optimizer, weight)
+    assert not is_factored(None, weight)
+
+
+MOVING = {
+    "SGD": {"momentum": 0.9, "nesterov": True},
+    "Adam": {},
+    "NAdam": {},
+    "Adamax": {},
+    "RMSprop": {"momentum": 0.9, "centered": True},
+    "Rprop": {},
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_forgotten_places_do_not_move_without_a_gradient_and_second_moments_stay(name):
+    model = net()
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01, **MOVING[name])
+    for step in range(3):
+        one_step(model, optimizer, step)
+    weight, alive = model[0].weight, torch.arange(48).view(8, 6) % 3 > 0
+    kept = {key: value.clone() for key, value in optimizer.state[weight].items() if isinstance(value, torch.Tensor)}
+    forget_(optimizer, weight, alive)
+    for key, value in optimizer.state[weight].items():
+        if key in kept and value.shape == alive.shape:
+            assert torch.equal(value[alive], kept[key][alive])
+            if "sq" in key or key in ("square_avg", "sum", "exp_inf"):
+                assert torch.equal(value, kept[key])
+    before = weight.detach().clone()
+    weight.grad.zero_()
+    optimizer.step()
+    assert torch.equal(weight[~alive], before[~alive])
+
+
+def test_forgotten_momentum_is_plus_zero_and_the_step_of_rprop_its_first():
+    weight, alive = nn.Parameter(torch.ones(2)), torch.tensor([True, False])
+    momentum = torch.optim.SGD([weight], momentum=0.9)
+    momentum.state[weight]["momentum_buffer"] = torch.tensor([-1.0, -1.0])
+    forget_(momentum, weight, alive)
+    assert momentum.state[weight]["momentum_buffer"].tolist() == [-1.0, 0.0]
+    assert not momentum.state[weight]["momentum_buffer"][1].signbit()
+    rprop = torch.optim.Rprop([weight], lr=0.01)
+    rprop.state[weight] = {"step_size": torch.tensor([0.5, 0.5]), "prev": torch.ones(2)}
+    forget_(rprop, weight, alive)
+    assert rprop.state[weight]["step_size"].tolist() == pytest.approx([0.5, 0.01])
+    assert rprop.state[weight]["prev"].tolist() == [1.0, 0.0]
+
+
+def test_the_history_of_lbfgs_goes_and_other_states_stay():
+    weight = nn.Parameter(torch.ones(2))
+    lbfgs, adam = torch.optim.LBFGS([weight]), torch.optim.Adam([weight])
+    lbfgs.step(lambda: weight.square().sum())
+    lbfgs.state[weight]["old_dirs"] = [torch.ones(2)]
+    weight.grad = torch.ones(2)
+    adam.step()
+    for optimizer in (lbfgs, adam):
+        forget_history_(optimizer)
+    assert not lbfgs.state[weight]
+    assert "exp_avg" in adam.state[weight]
+
+
+def test_master_weights_where_there_are_any():
+    weight = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    optimizer = torch.optim.SGD([weight])
+    assert master(None, weight).data_ptr() == master(optimizer, weight).data_ptr() == weight.data_ptr()
+    optimizer.state[weight]["master_param"] = full = torch.full((2,), 1.001)
+    assert master(optimizer, weight) is full
+    optimizer.state[weight]["master_param"] = torch.ones(3)  # of another shape, so of something else
+    assert master(optimizer, weight).data_ptr() == weight.data_ptr()
+
+
+def test_a_skipped_step_is_known_by_found_inf():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+    assert step_taken(None) is None
+    assert step_taken(optimizer) is None
+    for found, took in ((0.0, 1), (1.0, 0)):
+        optimizer.found_inf = torch.tensor([found])
+        assert step_taken(optimizer).tolist() == took
+
+
+def test_which_optimizer_steps_which_parameter():
+    model = net()
+    first, second = (torch.optim.SGD(model[at].parameters()) for at in (0, 2))
+    params = dict(model.named_parameters())
+    assert owned(params, [first, second]) == [["0.weight", "0.bias"], ["2.weight", "2.bias"]]
+    assert owned(params, []) == [list(params)]
+    assert group_of(first, model[0].weight) is first.param_groups[0]
+    assert group_of(first, model[2].weight) is None
+
+
+def test_optimizers_as_a_list_with_each_once():
+    one, two = (torch.optim.SGD(net().parameters()) for _ in range(2))
+    assert as_list(None) == []
+    assert as_list(one) == as_list([one, one]) == [one]
+    assert as_list(iter((one, two))) == [one, two]
+
+
+@pytest.mark.parametrize("given", [0.9, [0.9], "adam", [nn.Linear(2, 2)]], ids=str)
+def test_what_is_no_optimizer_is_repeated(given):
+    with pytest.raises(TypeError, match=r"optimizer=.*torch\.optim\.Optimizer.*prune\(0\.9\)") as caught:
+        as_list(given)
+    assert repr(given) in str(caught.value)
+
+
+def test_closures_are_wrapped_however_they_are_given():
+    def closure():
+        return 3
+
+    def wrap(given):
+        return lambda: given() + 1
+
+    assert with_closures((), {}, wrap) is None
+    assert with_closures((None,), {}, wrap) is None
+    (wrapped,), rest = with_closures((closure,), {}, wrap)
+    assert (wrapped(), rest) == (4, {})
+    args, named = with_closures((), {"closure": closure, "scale": 2}, wrap)
+    assert (args, named["closure"](), named["scale"]) == ((), 4, 2)

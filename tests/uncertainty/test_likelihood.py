@@ -1,0 +1,106 @@
+"""Which losses are likelihoods, and of which samples."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich
+from prunewald.uncertainty.likelihood import counted, likelihood, negative_log_likelihood, output_factor
+from tests.uncertainty.helpers import CONTINUOUS, batches, linear
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ESTIMATORS = [InverseFisher(inverse="damped"), Sandwich(inverse="damped"), FisherDiagonal(), FisherDiagonal("model")]
+
+
+LOSSES = {
+    "cross_entropy": (F.cross_entropy, nn.CrossEntropyLoss()),
+    "binary_cross_entropy": (F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss()),
+    "squared_error": (F.mse_loss, nn.MSELoss()),
+}
+OUTPUT = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64)
+PRECISION = torch.tensor([1.0, 0.5, 4.0], dtype=torch.float64)
+# What could be observed, with its probabilities; of a Gaussian no list, but its information is known.
+OUTCOMES = {
+    "cross_entropy": [(torch.tensor(label), OUTPUT.softmax(0)[label]) for label in range(3)],
+    "binary_cross_entropy": [
+        (target, torch.where(target > 0, OUTPUT.sigmoid(), 1 - OUTPUT.sigmoid()).prod())
+        for target in torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * 3)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_is_known_by_name_function_and_module(name):
+    assert [likelihood(loss) for loss in (name, *LOSSES[name])] == [name] * 3
+
+
+@pytest.mark.parametrize("kind", OUTCOMES)
+def test_the_information_is_the_covariance_of_the_score_and_the_mean_hessian(kind):
+    def loss(output, target):
+        return negative_log_likelihood(kind, output, target, PRECISION)
+
+    assert float(sum(p for _, p in OUTCOMES[kind])) == pytest.approx(1)
+    scores = [(torch.func.grad(loss)(OUTPUT, y), p) for y, p in OUTCOMES[kind]]
+    hessian = sum(p * torch.func.hessian(loss)(OUTPUT, y) for y, p in OUTCOMES[kind])
+    factor = output_factor(kind, OUTPUT, PRECISION)
+    torch.testing.assert_close(factor @ factor.T, sum(p * torch.outer(g, g) for g, p in scores))
+    torch.testing.assert_close(factor @ factor.T, hessian)
+
+
+def test_the_information_about_squared_outputs_is_their_precision():
+    target = torch.zeros(3, dtype=torch.float64)
+    factor = output_factor("squared_error", OUTPUT, PRECISION)
+    torch.testing.assert_close(factor @ factor.T, torch.diag(PRECISION))
+    found = negative_log_likelihood("squared_error", OUTPUT, target, PRECISION)
+    torch.testing.assert_close(found, 0.5 * (PRECISION * OUTPUT**2).sum())
+
+
+def test_samples_whose_label_is_ignored_do_not_count():
+    x, y = torch.arange(4.0)[:, None], torch.tensor([0, -100, 2, 1])
+    assert counted(x, y, "cross_entropy")[0].flatten().tolist() == [0, 2, 3]
+    assert counted(x, y, nn.CrossEntropyLoss(ignore_index=1))[1].tolist() == [0, -100, 2]
+    for loss, labels in (("squared_error", y), ("cross_entropy", y[:, None])):
+        assert counted(x, labels, loss) == (x, labels)
+
+
+def test_an_unknown_loss_is_named():
+    with pytest.raises(ValueError, match="loss 'hinge'.*cross_entropy, binary_cross_entropy, squared_error"):
+        InverseFisher().estimate(linear(np.zeros(5)), batches(CONTINUOUS), "hinge")
+
+
+@pytest.mark.parametrize(
+    "loss", [nn.CrossEntropyLoss(label_smoothing=0.1), nn.MSELoss(reduction="sum"), nn.CrossEntropyLoss(torch.ones(2))]
+)
+def test_a_loss_that_is_no_plain_likelihood_is_refused(loss):
+    with pytest.raises(ValueError, match=f"{type(loss).__name__}.*use its defaults"):
+        InverseFisher().estimate(linear(np.zeros(5)), batches(CONTINUOUS), loss)
+
+
+def test_labels_by_position_are_refused():
+    model = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (3, 2)))
+    with pytest.raises(ValueError, match=r"\(3, 2\).*\(2,\).*positions laid out as samples"):
+        FisherDiagonal().estimate(model, [(torch.randn(8, 4), torch.zeros(8, 2).long())], F.cross_entropy)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+@pytest.mark.parametrize(
+    ("loss", "ignored"),
+    [(F.cross_entropy, -100), (nn.CrossEntropyLoss(), -100), (nn.CrossEntropyLoss(ignore_index=2), 2)],
+    ids=["function", "module", "own index"],
+)
+def test_ignored_labels_are_as_if_not_there(estimator, loss, ignored):
+    g = torch.Generator().manual_seed(0)
+    model = nn.Linear(4, 3).double()
+    x, y = torch.randn(90, 4, generator=g, dtype=torch.float64), torch.randint(0, 2, (90,), generator=g)
+    gone = torch.rand(90, generator=g) < 0.4
+    gone[30:60] = True  # a batch with nothing in it
+    y[gone] = ignored
+    expected = estimator.estimate(model, [(x[~gone], y[~gone])], F.cross_entropy)
+    found = estimator.estimate(model, list(zip(x.split(30), y.split(30), strict=True)), loss)
+    for name, sigma in found.items():
+        torch.testing.assert_close(sigma, expected[name])
+    if not isinstance(estimator, FisherDiagonal):
+        assert found.diagnosis.samples == int((~gone).sum())

@@ -1,0 +1,81 @@
+import os
+import pickle
+import stat
+
+import pytest
+import torch
+
+from prunewald.util.files import read_torch, replacing
+
+
+def test_a_file_is_there_whole_once_all_went_well(tmp_path):
+    path = tmp_path / "model.pw"
+    with replacing(path) as file:
+        file.write(b"new")
+        assert not path.exists()
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["model.pw"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_where_writing_fails_the_old_file_stays_and_no_draft(tmp_path, error):
+    path = tmp_path / "model.pw"
+    path.write_bytes(b"old")
+    with pytest.raises(error), replacing(path) as file:  # noqa: PT012
+        file.write(b"half")
+        raise error
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["model.pw"]
+
+
+def test_a_replaced_file_keeps_its_mode_and_a_link_stays_a_link(tmp_path):
+    path, link = tmp_path / "model.pw", tmp_path / "latest.pw"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    with replacing(link) as file:
+        file.write(b"new")
+    assert link.is_symlink()
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there/model.pw.*no folder"), replacing(tmp_path / "there/model.pw"):
+        pass
+
+
+def test_what_torch_save_wrote_comes_back(tmp_path):
+    saved = {"weight": torch.randn(3), "steps": 7}
+    torch.save(saved, tmp_path / "state.pt")
+    found = read_torch(tmp_path / "state.pt", "state", "save it again")
+    assert torch.equal(found["weight"], saved["weight"])
+    assert found["steps"] == 7
+
+
+class Code:
+    """Unpickled, it would run a function."""
+
+    def __reduce__(self):
+        return os.mkdir, ("here",)
+
+
+class NoState(ValueError):
+    """An error of the caller's own."""
+
+
+@pytest.mark.parametrize("kind", ["empty", "noise", "cut", "code", "pickle"])
+def test_what_is_no_such_file_is_an_error_with_the_remedy(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "state.pt"
+    torch.save(Code() if kind == "code" else {"weight": torch.randn(300)}, path)
+    changed = {"empty": b"", "noise": b"\x93noise" * 9, "cut": path.read_bytes()[:700], "pickle": pickle.dumps([1])}
+    path.write_bytes(changed.get(kind, path.read_bytes()))
+    with pytest.raises(NoState, match=r"state.pt' is no state \(.*\): save it again$"):
+        read_torch(path, "state", "save it again", NoState)
+    assert os.listdir(tmp_path) == ["state.pt"]
+
+
+def test_a_missing_file_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match="state.pt"):
+        read_torch(tmp_path / "state.pt", "state", "save it again")

@@ -1,0 +1,43 @@
+import pytest
+import torch
+
+from prunewald.util.tensors import accumulator, dense, pieces, zero_
+
+FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_zero_gives_plus_zero_even_from_nan_and_leaves_the_others_alone(dtype):
+    values = [-1.0, torch.nan, -0.0, -torch.inf, -2.5, -0.0, torch.nan]
+    tensor = torch.tensor(values, dtype=dtype)
+    zero_(tensor, torch.tensor([False, False, False, False, True, True, True]))
+    assert tensor[:4].tolist() == [0.0] * 4
+    assert not tensor[:4].signbit().any()
+    assert tensor[4] == -2.5
+    assert tensor[5].signbit()
+    assert tensor[6].isnan()
+
+
+def test_zero_reaches_a_parameter_and_a_strided_view():
+    weight = torch.nn.Parameter(torch.ones(3, 4).t())
+    zero_(weight, torch.eye(4, 3) > 0)
+    assert torch.equal(weight.detach(), torch.eye(4, 3))
+
+
+def test_pieces_are_views_in_order():
+    tensor = torch.arange(7.0, requires_grad=True)
+    cut = list(pieces(tensor, 3))
+    assert [piece.tolist() for piece in cut] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert cut[0].data_ptr() == tensor.data_ptr()
+    assert [piece.tolist() for piece in pieces(torch.arange(4).view(2, 2).t(), 3)] == [[0, 2, 1], [3]]
+
+
+def test_a_sparse_gradient_gets_all_its_entries():
+    grad = torch.eye(3)
+    assert dense(grad) is grad
+    assert torch.equal(dense(grad.to_sparse()), grad)
+
+
+def test_sums_are_kept_in_at_least_float32():
+    found = [accumulator(torch.zeros(1, dtype=dtype)) for dtype in FLOATS]
+    assert found == [torch.float64, torch.float32, torch.float32, torch.float32]
