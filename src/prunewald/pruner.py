@@ -15,7 +15,7 @@ from prunewald.model.modules import plain
 from prunewald.model.optimizers import as_list, owned, step_taken
 from prunewald.model.targets import Target, find_slices
 from prunewald.pruning.gradual import Gradual
-from prunewald.pruning.holding.base import Holding
+from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.plan import Choices, Plan, Request, Sparsity, online, resolve, sigma_source
 from prunewald.pruning.report import Report

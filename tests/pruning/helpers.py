@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import prunewald as pw
-from prunewald.pruning.holding.base import Holding
+from prunewald.pruning.holding.holding import Holding
 from tests.training import one_step
 
 CUBIC = pw.Cubic(0.8, begin=2, end=9, every=3, initial=0.1)

@@ -7,7 +7,7 @@ import torch
 from torch.optim import Optimizer
 
 from prunewald.model.optimizers import with_closures
-from prunewald.pruning.holding.base import Holding
+from prunewald.pruning.holding.holding import Holding
 
 
 class Stepping:

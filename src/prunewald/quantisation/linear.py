@@ -9,7 +9,7 @@ from torch import Tensor
 from prunewald.core.ranking import as_rows
 from prunewald.model.slices import Slice
 from prunewald.pruner import Pruner
-from prunewald.quantisation.base import Quantised, by_target, check_pruner
+from prunewald.quantisation.quantised import Quantised, by_target, check_pruner
 from prunewald.util.arguments import one_of
 from prunewald.util.tensors import accumulator
 from prunewald.util.trees import copied

@@ -11,7 +11,7 @@ from prunewald.core.kmeans import kmeans_1d
 from prunewald.model.optimizers import forget_history_, group_of
 from prunewald.model.slices import Slice
 from prunewald.pruner import Pruner
-from prunewald.quantisation.base import Quantised, by_target, check_pruner
+from prunewald.quantisation.quantised import Quantised, by_target, check_pruner
 from prunewald.util.arguments import one_of
 from prunewald.util.tensors import dense
 

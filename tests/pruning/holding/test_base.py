@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import prunewald as pw
-from prunewald.pruning.holding.base import Holding
+from prunewald.pruning.holding.holding import Holding
 from tests.pruning.helpers import Recording
 from tests.training import closure_step, net, one_step, sgd, train, zeros_hold
 

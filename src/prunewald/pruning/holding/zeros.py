@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.model.modules import averaged, plain
-from prunewald.pruning.holding.base import Holding
+from prunewald.pruning.holding.holding import Holding
 from prunewald.util.tensors import zero_
 
 
