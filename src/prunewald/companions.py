@@ -16,7 +16,7 @@ from torch import Tensor
 from prunewald.util.arguments import real
 from prunewald.util.tensors import accumulator
 
-Weights: TypeAlias = Iterable[Tensor] | Mapping[str, Tensor]
+Penalised: TypeAlias = Iterable[Tensor] | Mapping[str, Tensor]
 
 _IGNORED = -100  # the target that cross_entropy leaves out
 
@@ -43,17 +43,17 @@ def distillation_loss(
     return weight * temperature**2 * soft.mean() + (1 - weight) * hard
 
 
-def l1(weights: Weights) -> Tensor:
+def l1(weights: Penalised) -> Tensor:
     """The sum of |w|: pulls weights to zero at an equal pace, so that many end close to it."""
     return _total(weights, lambda w: w.abs().sum(dtype=accumulator(w)))
 
 
-def l2(weights: Weights) -> Tensor:
+def l2(weights: Penalised) -> Tensor:
     """The sum of w²: pulls large weights most."""
     return _total(weights, lambda w: w.square().sum(dtype=accumulator(w)))
 
 
-def group_lasso(weights: Weights, dim: int = 0) -> Tensor:
+def group_lasso(weights: Penalised, dim: int = 0) -> Tensor:
     """The sum over groups of sqrt(size) · ||w_g||₂: pulls whole groups to zero together. Yuan & Lin (2006).
 
     A group is what shares an index of `dim`: with 0 the weights of one output unit or filter, with 1 those that read
@@ -79,7 +79,7 @@ def _group_norms(weight: Tensor, dim: int) -> Tensor:
     return math.sqrt(size) * norms.sum()
 
 
-def _total(weights: Weights, penalty: Callable[[Tensor], Tensor]) -> Tensor:
+def _total(weights: Penalised, penalty: Callable[[Tensor], Tensor]) -> Tensor:
     if isinstance(weights, Tensor):
         raise TypeError(
             f"a single tensor of shape {tuple(weights.shape)} would be taken apart row by row: put it in a list"

@@ -16,11 +16,11 @@ from prunewald.util.tensors import accumulator, dense
 _LOT = 1 << 26  # elements taken in together, on a GPU
 _PIECE = 1 << 18  # and on a CPU
 
-Block: TypeAlias = dict[str, Any]  # count, and by parameter name: mean (of the shifted weights), m2, moved
+Accumulator: TypeAlias = dict[str, Any]  # count, and by parameter name: mean (of the shifted weights), m2, moved
 Column: TypeAlias = list[Tensor]  # one tensor a parameter
 
 
-def new_block(weights: Mapping[str, Tensor], single: bool = False) -> Block:
+def new_block(weights: Mapping[str, Tensor], single: bool = False) -> Accumulator:
     """An empty accumulator for these weights; one for a `single` snapshot needs no deviations."""
     return {
         "count": 0,
@@ -34,7 +34,7 @@ def _zeros(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(weight, dtype=dtype, requires_grad=False)
 
 
-def shift_to_(shift: dict[str, Tensor], blocks: Sequence[Block], weights: Mapping[str, Tensor]) -> None:
+def shift_to_(shift: dict[str, Tensor], blocks: Sequence[Accumulator], weights: Mapping[str, Tensor]) -> None:
     """Measure from these weights on; the means of earlier blocks are moved along."""
     for name, weight in weights.items():
         new = weight.detach().to(accumulator(weight), copy=True)
@@ -45,7 +45,7 @@ def shift_to_(shift: dict[str, Tensor], blocks: Sequence[Block], weights: Mappin
 
 def collect_(
     shift: dict[str, Tensor],
-    block: Block,
+    block: Accumulator,
     weights: Mapping[str, Tensor],
     grads: Mapping[str, Tensor | None],
     took: Tensor | None,
@@ -135,12 +135,12 @@ def _mark_(moved: Tensor, grad: Tensor | None, took: Tensor | None) -> None:
     moved.logical_or_(some if took is None else some & took.to(some.device).bool())
 
 
-def merged(blocks: Sequence[Block], name: str) -> tuple[int, Tensor, Tensor]:
+def merged(blocks: Sequence[Accumulator], name: str) -> tuple[int, Tensor, Tensor]:
     """Count, sum of squared deviations and `moved` of one parameter over all blocks (Chan's formula)."""
     kept = [block for block in blocks if int(block["count"])]
     device = kept[-1]["mean"][name].device  # the model may have been moved since the older blocks were filled
 
-    def read(block: Block) -> tuple[int, Tensor, Tensor, Tensor]:
+    def read(block: Accumulator) -> tuple[int, Tensor, Tensor, Tensor]:
         mean, moved = (block[key][name].to(device) for key in ("mean", "moved"))
         m2 = block["m2"][name].to(device) if block["m2"] else torch.zeros_like(mean)
         return int(block["count"]), mean, m2, moved
