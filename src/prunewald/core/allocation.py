@@ -24,7 +24,7 @@ class Layer(Allocation):
     """Every tensor is pruned to the same sparsity."""
 
     def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
-        """The same share of each."""
+        """The count that brings each tensor to the sparsity."""
         return {name: layer_count(size, sparsity) for name, size in scores.sizes.items()}
 
 
@@ -37,7 +37,7 @@ class Row(Allocation):
     """
 
     def __call__(self, scores: Scores, sparsity: float) -> dict[str, Tensor]:
-        """The same share of each row."""
+        """The count that brings each row to the sparsity."""
         rows = {name: shape[0] if len(shape) > 1 else 1 for name, shape in scores.shapes.items()}
         return {n: torch.full((rows[n],), layer_count(size // rows[n], sparsity)) for n, size in scores.sizes.items()}
 
@@ -50,7 +50,7 @@ class Global(Allocation):
     together: ClassVar[bool] = True
 
     def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
-        """What the common order leaves of each."""
+        """How many weights of each tensor the common order keeps."""
         return _in_common(scores, sparsity)
 
 
@@ -63,7 +63,7 @@ class LAMP(Allocation):
     """
 
     def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
-        """What the common order leaves of each."""
+        """How many weights of each tensor the common order keeps."""
         total = sum(scores.sizes.values())
         gone = total - layer_count(total, sparsity)
         sketches = {name: Sketch.of(lamp(scores[name]).score) for name in scores}
@@ -137,7 +137,7 @@ def _common_factor(shares: Mapping[str, int], sizes: Mapping[str, int], total: i
 
 
 def _in_common(scores: Scores, sparsity: float) -> dict[str, int]:
-    """What one order over all tensors leaves of each."""
+    """How many weights of each tensor stay where one order over all tensors decides."""
     total = sum(scores.sizes.values())
     pruned = counts_below(scores, total - layer_count(total, sparsity))
     return {name: size - pruned[name] for name, size in scores.sizes.items()}

@@ -95,7 +95,7 @@ def _prefix(ordered: NDArray[Any]) -> Floats:
 
 
 def _in_dtype(book: Floats, codes: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Round the codebook to the values' dtype; centres that become one are one."""
+    """Round the codebook to the values' dtype; centres that round to the same value become one."""
     rounded = torch.from_numpy(book).to(values.dtype)
     distinct, place = torch.unique(rounded.double(), return_inverse=True)
     if len(distinct) < len(rounded):

@@ -57,7 +57,7 @@ class KeepNOfM(Pattern):
         return 1 - self.n / self.m
 
     def check(self, shape: Sequence[int]) -> None:
-        """An error where the groups do not fit a tensor."""
+        """Raise ValueError where the groups do not fit a tensor."""
         _check_dim(self, self.dim, shape)
         _check_divides(self, f"dimension {self.dim}", _matrix_shape(shape)[self.dim], "m", self.m, shape, " or dim")
 
@@ -112,7 +112,7 @@ class Block(Pattern):
         one_of("score", self.score, get_args(GroupScore))
 
     def check(self, shape: Sequence[int]) -> None:
-        """An error where the blocks do not fit a tensor."""
+        """Raise ValueError where the blocks do not fit a tensor."""
         rows, *rest = _matrix_shape(shape)
         _check_divides(self, "the number of rows", rows, "rows", self.rows, shape)
         _check_divides(self, "the length of a row", math.prod(rest), "cols", self.cols, shape)
@@ -138,7 +138,7 @@ class Block(Pattern):
         return kept.repeat_interleave(self.rows, 0).repeat_interleave(self.cols, 1).view(shape)
 
     def _blocks(self, tensor: Tensor, grid: tuple[int, int]) -> Tensor:
-        """The blocks, one a row."""
+        """The blocks of a tensor, laid out as one row each."""
         cut = as_rows(tensor).reshape(grid[0], self.rows, grid[1], self.cols)
         return cut.transpose(1, 2).reshape(math.prod(grid), -1)
 
@@ -160,7 +160,7 @@ class Filter(Pattern):
         one_of("score", self.score, get_args(GroupScore))
 
     def check(self, shape: Sequence[int]) -> None:
-        """An error where a tensor has no such dimension."""
+        """Raise ValueError where a tensor has no such dimension."""
         _check_dim(self, self.dim, shape)
 
     def nearest(self, shape: Sequence[int], keep: Count) -> Count:
@@ -186,7 +186,7 @@ class Filter(Pattern):
 
 
 def _joint(ranked: Ranked, score: GroupScore, grouped: Callable[[Tensor], Tensor]) -> Ranked:
-    """One score a group, ties by its L1 norm; `grouped` lays a tensor out with a group a row."""
+    """One score for each group, ties by its L1 norm; `grouped` lays a tensor out with one group in each row."""
     values, weight = grouped(ranked.score), grouped(ranked.weight)
     step = max(1, _CHUNK // values.shape[1])
     dead = repeat(None) if ranked.dead is None else grouped(ranked.dead).split(step)
@@ -213,7 +213,7 @@ def _group_scores(rows: Ranked, score: GroupScore) -> Ranked:
 
 
 def _whole_groups(keep: Count, size: int, groups: int) -> Count:
-    """How many groups come nearest to `keep` weights; not none, unless none is asked for."""
+    """How many groups come nearest to `keep` weights; at least one, unless none is asked for."""
     if isinstance(keep, Tensor):
         return (keep.double() / size).round().long().maximum((keep > 0).long()).clamp(max=groups)
     return min(max(round(keep / size), int(keep > 0)), groups)
@@ -225,7 +225,7 @@ def _rest(tensor: Tensor, keep: Count) -> Count:
 
 
 def _matrix(tensor: Tensor) -> Tensor:
-    """A tensor of two dimensions or more; a vector is one row."""
+    """A tensor with at least two dimensions: a vector becomes one row."""
     return tensor if tensor.dim() > 1 else as_rows(tensor)
 
 

@@ -58,7 +58,7 @@ class Scores(Mapping[str, Ranked]):
         """The weights of one tensor, without scoring them."""
 
     def only(self, name: str) -> "Scores":
-        """One of the tensors by itself."""
+        """One of the tensors by itself, as scores with a single entry."""
         return _Only(self, name)
 
     def __iter__(self) -> Iterator[str]:

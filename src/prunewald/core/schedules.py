@@ -37,7 +37,7 @@ class Cubic(Schedule):
         _check_rising((self.initial, self.final), "initial, final")
 
     def __call__(self, step: int) -> float | None:
-        """The sparsity at a step of the grid, or at the end."""
+        """The sparsity that is due at a step: on the grid and at the end; None elsewhere."""
         due = (step - self.begin) % self.every == 0 or step == self.end
         if not self.begin <= step <= self.end or not due:
             return None
@@ -69,7 +69,7 @@ class Stairs(Schedule):
         return self.levels[-1]
 
     def __call__(self, step: int) -> float | None:
-        """The level whose step it is."""
+        """The level that is due at a step; None where none is."""
         place, rest = divmod(step - self.begin, self.every)
         return self.levels[place] if not rest and 0 <= place < len(self.levels) else None
 

@@ -32,7 +32,7 @@ def _linear_squares(x: Tensor) -> Tensor:
 
 
 def _convolution_squares(module: Any, x: Tensor) -> Tensor:
-    """Σ x² over the positions that each place of the kernel meets, as one row a group."""
+    """Σ x² over the positions that each place of the kernel meets, as one row for each group."""
     sums = _squares(x, 1 + len(module.kernel_size))
     sums = F.pad(sums, _padding(module), mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
     for size, stride, dilation in zip(module.kernel_size, module.stride, module.dilation, strict=True):
@@ -43,7 +43,7 @@ def _convolution_squares(module: Any, x: Tensor) -> Tensor:
 
 
 def _padding(module: Any) -> Sequence[int]:
-    """As F.pad wants it: the last dimension first."""
+    """The padding of a convolution as F.pad wants it: the last dimension first."""
     if isinstance(module.padding, str) or module.padding_mode != "zeros":
         padding: list[int] = module._reversed_padding_repeated_twice
         return padding

@@ -55,7 +55,7 @@ def _misfit(name: Any, mask: Any, params: Mapping[str, Tensor] | None) -> str | 
 
 
 def living(model: nn.Module, masks: Masks | None) -> dict[str, Tensor]:
-    """By parameter name, True where a weight is alive; all of a parameter that no mask speaks of."""
+    """A mask for every parameter of a model: the one given, or all True where none is."""
     params = dict(model.named_parameters())
     given = {} if masks is None else masks
     check_masks(given, params)

@@ -17,7 +17,7 @@ def plain(model: nn.Module) -> nn.Module:
 
 
 def averaged(model: nn.Module) -> nn.Module:
-    """The module whose weights an AveragedModel holds, also a compiled one; any other module is its own."""
+    """The module whose weights an AveragedModel holds, also a compiled one; any other module as it is."""
     return plain(model.module if isinstance(model, AveragedModel) else model)
 
 

@@ -17,7 +17,7 @@ from prunewald.util.registry import uncertainty
 
 
 class Lengths(NamedTuple):
-    """Whether the batches were long enough."""
+    """What tells whether the batches were long enough."""
 
     batches: int
     doubling: float  # variance of batches twice as long, times two, over that of the batches: 1 if they are independent
@@ -49,7 +49,7 @@ class BatchMeans(Online):
 
     @property
     def standard_error(self) -> bool:
-        """Whether sigma is one: without `samples` and `batch_size` it is the deviation of the batch means alone."""
+        """Whether sigma is a standard error: without `samples` and `batch_size` it is the deviation of batch means."""
         return self.samples is not None
 
     def init(self, weights: Weights) -> State:

@@ -78,13 +78,13 @@ class Problem:
             yield from zip(x.split(size), y.split(size), strict=True)
 
     def scores(self, names: Sequence[str]) -> Iterator[Tensor]:
-        """The derivative of each sample's log-likelihood by the living of some parameters, a row a sample."""
+        """The derivative of each sample's log-likelihood by the living entries of some parameters, one row a sample."""
         block, alive = self._block(names)
         for x, y in self.samples():
             yield -_rows(vmap(grad(self.loss), in_dims=(None, 0, 0))(block, x, y))[:, alive]
 
     def information(self, names: Sequence[str]) -> Tensor:
-        """The expected Fisher information about the living of some parameters, summed over the samples."""
+        """The expected Fisher information about the living entries of some parameters, summed over the samples."""
         block, alive = self._block(names)
 
         def one(p: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class Problem:
         return matrix
 
     def hessian(self, names: Sequence[str]) -> Tensor:
-        """The Hessian of the negative log-likelihood in the living of some parameters, summed over the samples."""
+        """The Hessian of the negative log-likelihood in the living entries of some parameters, summed over samples."""
         block, alive = self._block(names)
         sizes, shapes = [p.numel() for p in block.values()], [p.shape for p in block.values()]
         point = torch.cat([p.reshape(-1) for p in block.values()])
@@ -161,5 +161,5 @@ def _zeros(alive: Tensor) -> Tensor:
 
 
 def _rows(tree: Mapping[str, Tensor], lead: int = 1) -> Tensor:
-    """Per-sample derivatives as one matrix, a parameter a column."""
+    """Per-sample derivatives as one matrix, with a column for each entry of the parameters."""
     return torch.cat([t.reshape(t.shape[:lead].numel(), -1) for t in tree.values()], dim=1).double()

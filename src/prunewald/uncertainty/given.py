@@ -55,7 +55,7 @@ class Given(Online):
         return Estimate(sigma.to(weight.param.device, accumulator(weight.param)), None)
 
     def caveats(self) -> list[str]:
-        """What the estimator that made them has to say, or that it is not known."""
+        """What the estimator that made the sigmas noted, or that nothing is known of them."""
         if isinstance(self.sigmas, Sigmas):
             return list(self.sigmas.notes)
         return ["p-values are as good as the sigma that was given: they need standard errors"]

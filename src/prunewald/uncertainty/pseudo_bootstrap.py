@@ -146,7 +146,7 @@ class PseudoBootstrap(Online):
         return self.total_steps
 
     def with_horizon(self, steps: int | None) -> Self:
-        """A fixed window up to the last of so many steps, or the rolling one."""
+        """With the fixed window that ends at step `steps`, or with None the rolling one."""
         return replace(self, total_steps=steps)
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:

@@ -42,7 +42,7 @@ class SecondMoment(Online):
 
     @property
     def standard_error(self) -> bool:
-        """Whether sigma is one: the scale-free form is not."""
+        """Whether sigma is a standard error: the scale-free form is not."""
         return self.samples is not None
 
     def init(self, weights: Weights) -> State:
