@@ -123,10 +123,9 @@ def test_shared_code_looks_up_nothing_of_our_own_by_name():
 # ---- rooms ---------------------------------------------------------------------------------------------------------
 
 
-def test_no_two_rooms_have_the_same_name():
-    folders = {path.parent for path in TREES if path.parent != Path()}
-    names = Counter([path.stem for path in TREES] + [folder.name for folder in folders])
-    assert {name for name, count in names.items() if count > 1} == {"__init__", "base"}
+def test_no_two_modules_have_the_same_name():
+    names = Counter(path.stem for path in TREES)
+    assert {name for name, count in names.items() if count > 1} == {"__init__"}
 
 
 def test_files_and_functions_are_short():
