@@ -17,9 +17,10 @@ from benchmarks.bench import parser, record
 from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.data import fashion_mnist
 from prunewald.lab.train import accuracy, steps, train
+from prunewald.model.modules import evaluating
 from prunewald.uncertainty import Bootstrap, Online
-from prunewald.uncertainty.analytic import parts
-from prunewald.uncertainty.curvature import evaluating, pose
+from prunewald.uncertainty.analytic import by_block
+from prunewald.uncertainty.curvature import pose
 
 BATCH, LAST = 128, 200
 
@@ -53,7 +54,7 @@ def analytic(model: nn.Module, batches: list[tuple[Tensor, Tensor]], observed: b
     """What the paper had to find out by hand; in double precision, since most eigenvalues are small."""
     model = copy.deepcopy(model).double()
     with evaluating(model):
-        (part,) = parts(pose(model, [(x.double(), y) for x, y in batches], F.cross_entropy, None), observed)
+        (part,) = by_block(pose(model, [(x.double(), y) for x, y in batches], F.cross_entropy, None), observed)
     values, vectors, keep = spectrum = part.spectrum()
     z = part.z()
     return {
