@@ -1,6 +1,7 @@
 """The code in README and docs runs as it stands."""
 
 import copy
+import dataclasses
 import doctest
 import importlib
 import inspect
@@ -110,8 +111,8 @@ def test_the_five_lines_of_contributing_are_a_criterion(monkeypatch):
     from prunewald.core import criteria
     from prunewald.util import registry
 
-    known = {kind: dict(parts) for kind, parts in registry._parts.items()}
-    monkeypatch.setattr(registry, "_parts", known)
+    kinds = {name: dataclasses.replace(kind, known=dict(kind.known)) for name, kind in registry._kinds.items()}
+    monkeypatch.setattr(registry, "_kinds", kinds)
     (block,) = blocks("CONTRIBUTING.md")
     exec(block, vars(criteria) | {"__name__": "prunewald.core.criteria"})
     model = Net()

@@ -1,8 +1,9 @@
 """The Pruner: the front door, and the only part with state. It watches the optimizer, prunes, and holds the zeros."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from prunewald.core.base import Allocation, Criterion, Online, Pattern, Schedule
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain
 from prunewald.model.optimizers import as_list, owned, step_taken
+from prunewald.model.slices import Slice
 from prunewald.model.targets import Target, find_slices
 from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
@@ -23,9 +25,20 @@ from prunewald.pruning.resuming import check_saved
 from prunewald.pruning.stepping import Stepping
 from prunewald.pruning.subject import Subject
 from prunewald.pruning.watching import Watcher
-from prunewald.util.registry import brief
 
-Sigmas = Online | Mapping[str, Tensor] | str
+SigmaSource = Online | Mapping[str, Tensor] | str
+
+
+def fixed(path: str, doc: str) -> Any:
+    """What was given when a Pruner was made: it can be read, and an attempt to set it says what to do."""
+
+    def refuse(self: "Pruner", value: object) -> None:
+        name = path.rpartition(".")[2]
+        raise AttributeError(
+            f"{name}={repr(value)[:200]}: {name} is fixed when a {type(self).__name__} is made; make a new one"
+        )
+
+    return property(attrgetter(path), refuse, doc=doc)
 
 
 class Pruner:
@@ -42,8 +55,8 @@ class Pruner:
       ("fc.weight", index). By default every floating parameter of two or more dimensions outside embedding and norm
       modules.
 
-    What is given is fixed: `criterion`, `uncertainty`, `scope`, `pattern` and `schedule` can be read, not set. What the
-    Pruner holds is a property (`masks`, `steps`, `sparsity`, `report`), what it has to compute is a method.
+    What is given can be read, not set (`criterion`, `uncertainty`, `scope`, ...). What the Pruner holds is a property
+    (`masks`, `steps`, `sparsity`, `report`), what it has to compute is a method.
     """
 
     def __init__(
@@ -52,67 +65,49 @@ class Pruner:
         optimizer: Optimizer | Iterable[Optimizer] | None = None,
         *,
         criterion: Criterion | str | None = None,
-        uncertainty: Sigmas | None = None,
+        uncertainty: SigmaSource | None = None,
         scope: Allocation | str = "layer",
         pattern: Pattern | str = "element",
         targets: Iterable[Target] | Target | None = None,
         ignore: Iterable[Target] | Target | None = None,
         schedule: Schedule | str | None = None,
     ) -> None:
-        self.model = plain(model)
-        self.optimizers = as_list(optimizer)
-        self.slices = tuple(find_slices(self.model, targets, ignore))
-        self.report: Report | None = None  # of the last pruning, by a call or by the schedule
+        inside, optimizers = plain(model), as_list(optimizer)
+        slices = tuple(find_slices(inside, targets, ignore))
+        named = dict(inside.named_parameters())
+        self._params = {part.param: named[part.param] for part in slices}
         self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule)
-        self._steps: int | Tensor = 0
-        named = dict(self.model.named_parameters())
-        self._params = {part.param: named[part.param] for part in self.slices}
-        self._choices.check(self.slices, self._params)
+        self._choices.check(slices, self._params)
         watched = self._choices.watched
-        self._check()
-        self.zeros = Zeros(self._params)
-        owners = owned(self._params, self.optimizers)
-        self._watcher = Watcher(self.model, self._params, self.optimizers, owners, *watched)
-        self._stepping = Stepping(self.optimizers, owners, self._after_step)
-        self._subject = Subject(self.model, self.slices, self.zeros, self._watcher, self._stepping)
-        self._gradual = None if self.schedule is None else Gradual(self.schedule, self._subject, self._plan)
+        self._check(inside, slices, optimizers)
+        self.report: Report | None = None  # of the last pruning, by a call or by the schedule
+        self._steps: int | Tensor = 0
+        zeros, owners = Zeros(self._params), owned(self._params, optimizers)
+        self._watcher = Watcher(inside, self._params, optimizers, owners, *watched)
+        self._stepping = Stepping(optimizers, owners, self._after_step)
+        self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping)
+        planned = self._choices.schedule
+        self._gradual = None if planned is None else Gradual(planned, self._subject, self._plan)
 
-    def _check(self) -> None:
+    def _check(self, model: nn.Module, slices: Sequence[Slice], optimizers: Sequence[Optimizer]) -> None:
         """Called before anything is attached: a subclass refuses here what it cannot work with."""
 
-    # ---- what was given ------------------------------------------------------------------------------------------
-
-    @property
-    def criterion(self) -> Criterion | None:
-        """How weights are scored; None: by the default, which depends on the optimizer."""
-        return self._choices.criterion
-
-    @property
-    def uncertainty(self) -> Online | None:
-        """Where sigma comes from; None: from the optimizer's second moment, if the criterion wants a sigma."""
-        return self._choices.uncertainty
-
-    @property
-    def scope(self) -> Allocation:
-        """How many weights each target keeps."""
-        return self._choices.scope
-
-    @property
-    def pattern(self) -> Pattern:
-        """Which weights go together."""
-        return self._choices.pattern
-
-    @property
-    def schedule(self) -> Schedule | None:
-        """When the Pruner prunes by itself."""
-        return self._choices.schedule
+    criterion: Criterion | None = fixed("_choices.criterion", "How weights are scored; None: by the default.")
+    uncertainty: Online | None = fixed("_choices.uncertainty", "Where sigma comes from; None: from the default.")
+    scope: Allocation = fixed("_choices.scope", "How many weights each target keeps.")
+    pattern: Pattern = fixed("_choices.pattern", "Which weights go together.")
+    schedule: Schedule | None = fixed("_choices.schedule", "When the Pruner prunes by itself.")
+    model: nn.Module = fixed("_subject.model", "What is pruned, without what torch.compile wraps around it.")
+    slices: Sequence[Slice] = fixed("_subject.slices", "The targets: parameters, or slices of them.")
+    zeros: Zeros = fixed("_subject.zeros", "What holds the masks.")
+    optimizers: Sequence[Optimizer] = fixed("_stepping.optimizers", "Those whose steps are watched.")
 
     # ---- what it holds -------------------------------------------------------------------------------------------
 
     @property
     def masks(self) -> dict[str, Tensor]:
         """By parameter name, True where a weight is alive; a copy."""
-        return self.zeros.masks()
+        return self._subject.zeros.masks()
 
     @property
     def steps(self) -> int:
@@ -122,13 +117,13 @@ class Pruner:
     @property
     def sparsity(self) -> float:
         """The share of all targeted weights that is pruned."""
-        alive = [part.take(self.zeros.mask(part.param)) for part in self.slices]
+        alive = [part.take(self._subject.zeros.mask(part.param)) for part in self.slices]
         return 1 - sum(int(torch.count_nonzero(a)) for a in alive) / sum(a.numel() for a in alive)
 
     @property
     def copies(self) -> dict[nn.Module, dict[str, Tensor]]:
         """The copies of the model that were given to `follow`, each with its parameters that are held."""
-        return self.zeros.copies
+        return self._subject.zeros.copies
 
     @property
     def holdings(self) -> tuple[Holding, ...]:
@@ -142,8 +137,7 @@ class Pruner:
         )
 
     def __repr__(self) -> str:
-        sigma = "" if self.uncertainty is None else brief(self.uncertainty)
-        chosen = f"criterion={self.criterion!r}, uncertainty={sigma}, scope={self.scope!r}"
+        chosen = f"criterion={self.criterion!r}, uncertainty={self.uncertainty!r}, scope={self.scope!r}"
         state = f"{len(self.slices)} targets, {self.sparsity:.2%} pruned"
         return f"{type(self).__name__}({type(self.model).__name__}, {chosen}, {state})"
 
@@ -185,7 +179,7 @@ class Pruner:
         threshold: float | None = None,
         alpha: float | None = None,
         fdr: float | None = None,
-        uncertainty: Sigmas | None = None,
+        uncertainty: SigmaSource | None = None,
         dry_run: bool = False,
     ) -> Report:
         """Prune until `sparsity` of the total is zero, or everything that scores below `threshold`; tell what was done.
@@ -211,12 +205,12 @@ class Pruner:
         threshold: float | None = None,
         alpha: float | None = None,
         fdr: float | None = None,
-        uncertainty: Sigmas | None = None,
+        uncertainty: SigmaSource | None = None,
     ) -> tuple[dict[str, Tensor], Report]:
         """The masks that `prune` would set, and its report; nothing changes."""
         return self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr), uncertainty))
 
-    def _plan(self, request: Request, uncertainty: Sigmas | None = None) -> Plan:
+    def _plan(self, request: Request, uncertainty: SigmaSource | None = None) -> Plan:
         choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
         return resolve(choices, request, self.model, self.slices, self._params, self._watcher.optimizers)
 
@@ -231,15 +225,15 @@ class Pruner:
     @torch.no_grad()
     def apply_(self) -> None:
         """Set the pruned weights to zero again; without an optimizer this is also the step the estimator sees."""
-        self.zeros.settle_(self._params)
+        self._subject.zeros.settle_(self._params)
         for holding in self.holdings:
             holding.settle_(self._params)
-        if self.zeros.attached and not self.optimizers:
+        if self._subject.zeros.attached and not self.optimizers:
             self._watcher.update_(0, None)
             self._advance_(None)
 
     def _after_step(self, at: int, optimizer: Optimizer) -> None:
-        self.zeros.settle_(self._params)
+        self._subject.zeros.settle_(self._params)
         self._watcher.update_(at, optimizer)
         if optimizer is self.optimizers[-1]:
             self._advance_(optimizer)
@@ -265,7 +259,7 @@ class Pruner:
     def follow(self, copy: nn.Module) -> None:
         """Zero what is pruned in a copy of the model too, such as an AveragedModel: now, and whenever masks change."""
         with torch.no_grad():
-            self.zeros.follow(copy)
+            self._subject.zeros.follow(copy)
 
     def hold(self, holding: Holding) -> None:
         """Let a further way of holding weights act around every step, after the Pruner's own: quantisation does."""
@@ -281,7 +275,7 @@ class Pruner:
             for holding in self.holdings:
                 holding.settle_(self._params)
         self._stepping.release()
-        self.zeros.end_()
+        self._subject.zeros.end_()
         self._watcher.release()
 
     # ---- resume --------------------------------------------------------------------------------------------------
@@ -301,10 +295,10 @@ class Pruner:
         self._steps = state["steps"]
         if self._gradual is not None:
             self._gradual.owed = float(state.get("owed", 0.0))
-        self.zeros.alive = {name: mask.clone() for name, mask in state["masks"].items() if not mask.all()}
+        self._subject.zeros.alive = {name: mask.clone() for name, mask in state["masks"].items() if not mask.all()}
         with torch.no_grad():
-            for name in self.zeros.alive:
-                self.zeros.hold_(name)
+            for name in self._subject.zeros.alive:
+                self._subject.zeros.hold_(name)
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         check_saved(state)

@@ -1,7 +1,7 @@
 """Dynamic network surgery: pruned weights keep learning in the dark, and come back when they matter again."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -16,8 +16,9 @@ from prunewald.core.ranking import Count, Ranked, Scores, as_rows
 from prunewald.core.weights import NotYet
 from prunewald.model.masking import check_masks
 from prunewald.model.optimizers import forget_history_
+from prunewald.model.slices import Slice
 from prunewald.model.targets import Target
-from prunewald.pruner import Pruner, Sigmas
+from prunewald.pruner import Pruner, SigmaSource
 from prunewald.pruning.holding.dark import Dark
 from prunewald.pruning.plan import Request, Sparsity, by_slice
 from prunewald.pruning.selecting import keep_counts
@@ -80,7 +81,7 @@ class Surgery(Pruner):
         stop: int | None = None,
         seed: int = 0,
         criterion: Criterion | str | None = None,
-        uncertainty: Sigmas | None = None,
+        uncertainty: SigmaSource | None = None,
         scope: Allocation | str = "layer",
         targets: Iterable[Target] | Target | None = None,
         ignore: Iterable[Target] | Target | None = None,
@@ -95,17 +96,17 @@ class Surgery(Pruner):
         super().__init__(model, optimizer, **chosen, targets=targets, ignore=ignore)
         self._begin_()
 
-    def _check(self) -> None:
-        if not self.optimizers:
+    def _check(self, model: nn.Module, slices: Sequence[Slice], optimizers: Sequence[Optimizer]) -> None:
+        if not optimizers:
             raise ValueError("surgery needs the optimizer: what is pruned is trained on by its steps")
-        if any(isinstance(optimizer, LBFGS) for optimizer in self.optimizers):
+        if any(isinstance(optimizer, LBFGS) for optimizer in optimizers):
             raise ValueError("LBFGS fits a curvature to the loss, which moves in the dark do not change: it diverges")
         if self.uncertainty is not None and self.uncertainty.horizon is not None:
             raise ValueError(f"{self.uncertainty!r} collects for one pruning, and surgery operates at many steps")
         if isinstance(self.level, Mapping):
-            self.level = by_slice(self.model, self.slices, self.level)
+            self.level = by_slice(model, slices, self.level)
         if isinstance(self.threshold, Mapping):
-            self.threshold = by_slice(self.model, self.slices, self.threshold, "threshold")
+            self.threshold = by_slice(model, slices, self.threshold, "threshold")
 
     @property
     def active(self) -> bool:
