@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 # Before torch first multiplies bfloat16 matrices, since oneDNN reads it once: plain AVX-512, not the AMX units, so that
 # results do not depend on what a virtual machine passes on.
@@ -9,10 +10,12 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
 import torch
-from hypothesis import settings
 
-settings.register_profile("untimed", deadline=None)  # a busy machine is no bug
-settings.load_profile("untimed")
+with suppress(ImportError):  # a machine with a GPU may have no more than torch and pytest
+    from hypothesis import settings
+
+    settings.register_profile("untimed", deadline=None)  # a busy machine is no bug
+    settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="module")
