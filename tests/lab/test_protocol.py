@@ -21,7 +21,7 @@ from prunewald.lab.data import Raw, split
 from prunewald.lab.protocol import Over
 from prunewald.lab.records import Key, Record, ResultsError, read_folder
 from prunewald.lab.settings import Settings
-from tests.lab.little import little, numbers, protocol, raw, rules, run
+from tests.lab.helpers import little, numbers, protocol, raw, rules, run
 
 __all__ = ["rules"]
 pytestmark = pytest.mark.usefixtures("rules", "one_thread")

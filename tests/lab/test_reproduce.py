@@ -16,7 +16,7 @@ import torch
 from prunewald.lab.records import read_folder
 from prunewald.lab.reproduce import PAPER_SAYS, Machine, MachineError, describe, pages, reproduce
 from prunewald.lab.settings import EXPERIMENTS, Settings, settings
-from tests.lab.little import numbers
+from tests.lab.helpers import numbers
 
 pytestmark = pytest.mark.usefixtures("one_thread", "embedded_data")
 FLAGS = ["--epochs", "1", "--retrain-epochs", "1", "--repetitions", "2", "--images", "200", "--levels", "0.5", "0.9"]

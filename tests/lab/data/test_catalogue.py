@@ -13,7 +13,7 @@ from prunewald.lab.data.catalogue import ENTRIES, _found
 
 PLACES = (
     Path(os.environ.get("PRUNEWALD_DATA") or "/nowhere"),
-    Path(__file__).parents[3] / "shared/data",
+    Path(__file__).parents[4] / "shared/data",
     Path("/usr/share/datasets"),
 )
 SIZES = {
