@@ -16,7 +16,7 @@ import prunewald as pw
 from benchmarks.bench import parser, record
 from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.data import fashion_mnist
-from prunewald.lab.train import accuracy, steps, train
+from prunewald.lab.loop import accuracy, steps, train
 from prunewald.uncertainty import Bootstrap, Online
 from prunewald.uncertainty.analytic import parts
 from prunewald.uncertainty.curvature import evaluating, pose

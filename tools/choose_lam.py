@@ -11,7 +11,7 @@ from functools import partial
 import prunewald as pw
 from prunewald.lab.data import fashion_mnist
 from prunewald.lab.pool import Tick, cpus, each
-from prunewald.lab.train import accuracy
+from prunewald.lab.loop import accuracy
 from prunewald.lab.trial import Method, Settings, _Run, methods
 from prunewald.util.progress import progress_bar
 

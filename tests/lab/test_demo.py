@@ -8,7 +8,7 @@ import prunewald as pw
 from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.data import fashion_mnist
 from prunewald.lab.demo import Demo, DemoResult, farewell, run
-from prunewald.lab.train import accuracy
+from prunewald.lab.loop import accuracy
 from prunewald.lab.trial import METHODS, MOMENT, ticks
 
 

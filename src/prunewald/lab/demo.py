@@ -20,7 +20,7 @@ from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.data import fashion_mnist
 from prunewald.lab.pool import Tick, cpus, each
 from prunewald.lab.table import rows, table
-from prunewald.lab.train import accuracy
+from prunewald.lab.loop import accuracy
 from prunewald.lab.trial import ABS, BOOTSTRAP, MOMENT, Keep, Settings, Trial, run_trial, ticks
 from prunewald.util.progress import progress_bar
 

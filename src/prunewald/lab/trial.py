@@ -12,7 +12,7 @@ import prunewald as pw
 from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.data import Dataset, fashion_mnist
 from prunewald.lab.pool import Tick
-from prunewald.lab.train import accuracy, steps, train
+from prunewald.lab.loop import accuracy, steps, train
 
 METHODS = ABS, BOOTSTRAP, MOMENT = "ABS", "M&U pseudo bootstrap", "M&U second moment"
 
