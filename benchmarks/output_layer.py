@@ -20,7 +20,7 @@ from prunewald.lab.cache import Cache
 from prunewald.lab.data import load
 from prunewald.lab.networks import Networks
 from prunewald.lab.protocol import Protocol
-from prunewald.lab.records import Key, Results
+from prunewald.lab.records import Key, RecordFolder
 from prunewald.lab.settings import settings
 from prunewald.statistics.paired import paired
 
@@ -37,7 +37,7 @@ def opened(folder: Path, data: str | None, device: str, seeds: list[int]) -> Pro
     raw = load(chosen.experiment, data)
     networks = Networks.of(chosen, raw, torch.device(device), progress=False)
     cache = Cache(folder / "networks", networks.make)
-    return Protocol(networks, Results(folder.parent, chosen, raw.source), cache, seeds, 0, 1, math.inf, {}, print)
+    return Protocol(networks, RecordFolder(folder.parent, chosen, raw.source), cache, seeds, 0, 1, math.inf, {}, print)
 
 
 def signs(run: Protocol, dense: Result, rows: list[str], levels: list[float]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prunewald import cli
-from prunewald.lab.records import Record, Results
+from prunewald.lab.records import Record, RecordFolder
 from prunewald.lab.reproduce import Machine
 from prunewald.lab.settings import Settings, settings
 
@@ -130,7 +130,7 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_results_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    results = Results(tmp_path / "a", settings("mnist"), "digits")
+    results = RecordFolder(tmp_path / "a", settings("mnist"), "digits")
     for seed in (0, 1):
         for row, validation in (("abs", 0.5), ("moment:1", 0.6), ("moment:10", 0.7)):
             record = Record(seed, row, 0.9, 0.8, 0.5, 0.7, validation, 0.9, 5.0, 1.1, 0.6, 0.1, {})

@@ -78,7 +78,7 @@ def _results(args: argparse.Namespace) -> None:
             raise ResultsError("export needs a file to write, such as results.tar.xz")
         print(f"{records.export(args.folder, args.file)} records in {args.file}")
     elif args.action == "choose":
-        for row, value in summary.choice(records.read_folder(args.folder)):
+        for row, value in summary.choice(records.read_records(args.folder)):
             print(f"{value:7.2f} % of the validation data  {row}")
     else:
         try:

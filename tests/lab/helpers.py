@@ -12,7 +12,7 @@ from prunewald.lab.data import Images, Raw, Rule
 from prunewald.lab.data.splits import RULES
 from prunewald.lab.networks import Networks
 from prunewald.lab.protocol import Protocol
-from prunewald.lab.records import Record, Results
+from prunewald.lab.records import Record, RecordFolder
 from prunewald.lab.settings import Settings, settings
 
 
@@ -57,7 +57,7 @@ def protocol(out: Path, chosen: Settings, said: list[str] | None = None, **given
     """The experiment of these settings in a folder; what it says goes into a list."""
     data = raw(chosen.experiment)
     networks = Networks.of(chosen, data, torch.device("cpu"), progress=False)
-    results = Results(out, chosen, data.source)
+    results = RecordFolder(out, chosen, data.source)
     cache = Cache(results.folder / "networks", networks.make)
     plain: dict[str, Any] = {"seeds": chosen.seeds, "piece": 0, "most": 1000, "deadline": math.inf, "environment": {}}
     plain["say"] = ([] if said is None else said).append

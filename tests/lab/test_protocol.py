@@ -19,7 +19,7 @@ from prunewald.ensemble.trainer import Alone
 from prunewald.lab.architectures import MLP, PaperCNN
 from prunewald.lab.data import Raw, split
 from prunewald.lab.protocol import Over
-from prunewald.lab.records import Key, Record, ResultsError, read_folder
+from prunewald.lab.records import Key, Record, ResultsError, read_records
 from prunewald.lab.settings import Settings
 from tests.lab.helpers import little, numbers, protocol, raw, rules, run
 
@@ -232,7 +232,7 @@ def test_a_run_that_ends_anywhere_goes_on_where_it_was(tmp_path: Path, chosen: S
             count += 1
             states = max(states, len(list(folder.glob("networks/chain-*/*.pt"))))
     assert count > 2
-    assert numbers(read_folder(folder)) == numbers(whole)
+    assert numbers(read_records(folder)) == numbers(whole)
     assert states == chosen.iterative  # one state of a chain, not one a level
     assert {path.parent.name for path in folder.rglob("*.pt")} == {"dense"}
 
@@ -267,7 +267,7 @@ def test_a_training_that_is_killed_goes_on_within_itself(
             break
         except KeyboardInterrupt:
             kinds |= {path.parent.name.split("-")[0] for path in folder.glob("networks/running/*/*.pt")}
-    assert numbers(read_folder(folder)) == numbers(whole)
+    assert numbers(read_records(folder)) == numbers(whole)
     networks = len(whole) if not chosen.iterative else len({(r.seed, r.row) for r in whole}) * len(chosen.levels)
     assert ran[0] == 4 * chosen.repetitions + 2 * networks  # no epoch was run twice
     assert kinds == {"dense", "chains" if chosen.iterative else "cells"}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from prunewald.lab.records import read_folder
+from prunewald.lab.records import read_records
 from prunewald.lab.reproduce import PAPER_SAYS, Machine, MachineError, describe, pages, reproduce
 from prunewald.lab.settings import EXPERIMENTS, Settings, settings
 from tests.lab.helpers import numbers
@@ -66,7 +66,7 @@ def gone(pid: int) -> bool:
 def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path: Path, whole: Path, flags: tuple[str, ...]) -> None:
     mine = chosen(iterative="--iterative" in flags)
     reproduce(mine, whole, Machine(device="cpu", workers=1))
-    expected = read_folder(whole / mine.name)
+    expected = read_records(whole / mine.name)
     out = tmp_path / "killed"
     records = out / mine.name / "records"
     run = start(out, "--piece", "1", *flags)
@@ -83,7 +83,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path: Path, whole: Pat
     written = {path: path.stat().st_mtime_ns for path in records.glob("*/*.json")}
     assert 3 <= len(written) < len(expected)
     text = reproduce(mine, out, Machine(device="cpu", workers=1))
-    assert numbers(read_folder(out / mine.name)) == numbers(expected)
+    assert numbers(read_records(out / mine.name)) == numbers(expected)
     assert {path: path.stat().st_mtime_ns for path in written} == written
     assert "table.txt" in text
 
@@ -94,7 +94,7 @@ def test_two_runs_share_a_folder_at_once(tmp_path: Path, whole: Path) -> None:
     for run in runs:
         _, said = run.communicate()
         assert run.returncode == 0, said
-    assert numbers(read_folder(tmp_path / "both" / mine.name)) == numbers(read_folder(whole / mine.name))
+    assert numbers(read_records(tmp_path / "both" / mine.name)) == numbers(read_records(whole / mine.name))
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -106,7 +106,7 @@ def test_on_a_ray_cluster(tmp_path: Path, whole: Path) -> None:
     finally:
         ray.shutdown()
     assert "fashion-mnist: 2 networks" in text
-    assert numbers(read_folder(tmp_path / chosen().name)) == numbers(read_folder(whole / chosen().name))
+    assert numbers(read_records(tmp_path / chosen().name)) == numbers(read_records(whole / chosen().name))
 
 
 def test_machines_divide_the_seeds_and_merge_by_copying(tmp_path: Path, whole: Path) -> None:
@@ -116,7 +116,7 @@ def test_machines_divide_the_seeds_and_merge_by_copying(tmp_path: Path, whole: P
         reproduce(mine, tmp_path / place, Machine(device="cpu", workers=1))
     shutil.copytree(tmp_path / "b" / here.name, tmp_path / "a" / here.name, dirs_exist_ok=True)
     merged = tmp_path / "a" / here.name
-    assert numbers(read_folder(merged)) == numbers(read_folder(whole / here.name))
+    assert numbers(read_records(merged)) == numbers(read_records(whole / here.name))
     pages(merged)
     table = (merged / "table.txt").read_text()
     assert table == (whole / here.name / "table.txt").read_text()
@@ -145,7 +145,7 @@ def test_pages(whole: Path) -> None:
         ("dense", 0.0), ("abs", 0.5), ("abs", 0.9), ("moment:1", 0.5), ("moment:1", 0.9)
     }  # fmt: skip
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
-    record = read_folder(folder)[0]
+    record = read_records(folder)[0]
     assert record.environment["torch"] == torch.__version__
     assert record.environment["seconds"] > 0
     assert set(PAPER_SAYS) == set(EXPERIMENTS)
@@ -166,7 +166,7 @@ def test_a_bare_machine_trains_and_keeps_records(tmp_path: Path) -> None:
     done = subprocess.run([*command, "--out", tmp_path], env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / chosen().name
-    assert len(read_folder(folder)) == 10
+    assert len(read_records(folder)) == 10
     assert done.stdout.strip() == (
         f"10 records in {folder}; tables and figures need scipy: pip install 'prunewald[demo]', "
         f"then prunewald results pages {folder}"

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from prunewald.lab.methods import rows_of
+from prunewald.lab.methods import methods_of
 from prunewald.lab.settings import EXPERIMENTS, LEVELS, PAPER, Settings, SettingsError, read_toml, settings
 
 
@@ -27,7 +27,7 @@ def test_the_papers_settings() -> None:
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_presets_have_good_rows(experiment: str, preset: str) -> None:
     chosen = settings(experiment, preset)
-    assert [row.text for row in rows_of(chosen)] == ["dense", *chosen.rows]
+    assert [row.text for row in methods_of(chosen)] == ["dense", *chosen.rows]
 
 
 def test_quick_is_the_same_but_shorter() -> None:

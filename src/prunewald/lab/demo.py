@@ -18,9 +18,9 @@ import prunewald as pw
 from prunewald.figures import Marks, accuracy_drop, write
 from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.data import fashion_mnist
+from prunewald.lab.loop import accuracy
 from prunewald.lab.pool import Tick, cpus, each
 from prunewald.lab.table import rows, table
-from prunewald.lab.loop import accuracy
 from prunewald.lab.trial import ABS, BOOTSTRAP, MOMENT, Keep, Settings, Trial, run_trial, ticks
 from prunewald.util.progress import progress_bar
 

@@ -111,7 +111,7 @@ def parse(text: str) -> Method:
     return Method(head, lam, frozenset(rest[1:]))
 
 
-def rows_of(settings: Settings) -> list[Method]:
+def methods_of(settings: Settings) -> list[Method]:
     """The rows asked for, after the dense control."""
     rows = [parse(text) for text in settings.rows]
     if twice := [row for place, row in enumerate(rows) if row in rows[:place]]:

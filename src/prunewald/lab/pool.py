@@ -18,7 +18,7 @@ import torch
 from prunewald.util.progress import Bar
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 Tick = Callable[[str], None]
 
 _ticks: Any = None  # in a worker: the queue of progress
@@ -32,7 +32,7 @@ def cpus() -> int:
     return os.cpu_count() or 1
 
 
-def each(job: Callable[[Item, Tick], Result], items: Sequence[Item], workers: int, bar: Bar) -> list[Result]:
+def each(job: Callable[[Item, Tick], Answer], items: Sequence[Item], workers: int, bar: Bar) -> list[Answer]:
     """List job(item, tick) of every item, in order; tick(text) moves the bar on by one.
 
     With more than one worker the job and its arguments are pickled, and a script that calls this needs the
@@ -44,7 +44,7 @@ def each(job: Callable[[Item, Tick], Result], items: Sequence[Item], workers: in
         return [job(item, lambda text: _show(bar, text)) for item in items]
 
 
-def _spread(job: Callable[[Item, Tick], Result], items: Sequence[Item], workers: int, bar: Bar) -> list[Result]:
+def _spread(job: Callable[[Item, Tick], Answer], items: Sequence[Item], workers: int, bar: Bar) -> list[Answer]:
     # Not fork: a fork of a process whose OpenMP threads have started can hang.
     context = multiprocessing.get_context("spawn")
     ticks, stop = context.Queue(), context.Event()
@@ -85,7 +85,7 @@ def _start(ticks: Any, stop: Any) -> None:
     torch.set_num_threads(1)
 
 
-def _work(job: Callable[[Item, Tick], Result], item: Item) -> Result:
+def _work(job: Callable[[Item, Tick], Answer], item: Item) -> Answer:
     return job(item, _tick)
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from prunewald.ensemble import Result
 from prunewald.ensemble.result import joined
 from prunewald.lab.cache import Cache
-from prunewald.lab.methods import CONTROL, SIGMAS, Method, choose, parse, prepared, rows_of
+from prunewald.lab.methods import CONTROL, SIGMAS, Method, choose, methods_of, parse, prepared
 from prunewald.lab.networks import COLLECTED, Networks, Table
-from prunewald.lab.records import Key, Record, Results, ResultsError
+from prunewald.lab.records import Key, Record, RecordFolder, ResultsError
 
 T = TypeVar("T")
 _PIECE = 120.0  # seconds of a piece
@@ -32,7 +32,7 @@ class Protocol:
     """One experiment, on its networks, with its results and its cache of trained networks."""
 
     networks: Networks
-    results: Results
+    results: RecordFolder
     cache: Cache
     seeds: Sequence[int]
     piece: int  # networks trained between two savings; 0: what takes some minutes, at most `most`
@@ -71,7 +71,7 @@ class Protocol:
 
     def _one_shot(self) -> None:
         settings = self.networks.settings
-        rows = rows_of(settings)
+        rows = methods_of(settings)
         keys = [
             Key(seed, row.text, level)
             for seed in self.seeds
@@ -96,7 +96,7 @@ class Protocol:
         chains = [
             Chain(seed, row.text)
             for seed in self.seeds
-            for row in rows_of(settings)
+            for row in methods_of(settings)
             if self._missing(Chain(seed, row.text))
         ]
         self._dense(_seeds(chains))
@@ -115,7 +115,7 @@ class Protocol:
                 done, masks = self._cell(keys, start, range(len(todo)), alive, epoch, folder, collect=True)
                 for r, chain in enumerate(todo):
                     own = {name: mask[r] for name, mask in masks.items()}
-                    states[chain] = State(place + 1, done.rows([r]), own)
+                    states[chain] = Reached(place + 1, done.rows([r]), own)
                     self._keep(chain, states[chain])
                 for file in folder.glob("*.pt"):  # this level is kept; the next is a training of its own
                     file.unlink(missing_ok=True)
@@ -125,17 +125,17 @@ class Protocol:
         levels = self.networks.settings.levels
         return [place for place, level in enumerate(levels) if not self.results.has(Key(*chain, level))]
 
-    def _state(self, chain: "Chain") -> "State":
+    def _state(self, chain: "Chain") -> "Reached":
         """Where a chain goes on: after the last level before its first missing record, or from the beginning."""
         levels, missing = self.networks.settings.levels, self._missing(chain)
         for place in range(missing[0] if missing else 0, 0, -1):
             # Another run may be at work on it, and be ahead.
             with suppress(FileNotFoundError):
                 name = chain.at(levels[place - 1])
-                return State(place, self.cache.load(name, [chain.seed]), self.cache.masks(name, chain.seed))
-        return State(0, self.cache.load("dense", [chain.seed]), None)
+                return Reached(place, self.cache.load(name, [chain.seed]), self.cache.masks(name, chain.seed))
+        return Reached(0, self.cache.load("dense", [chain.seed]), None)
 
-    def _keep(self, chain: "Chain", state: "State") -> None:
+    def _keep(self, chain: "Chain", state: "Reached") -> None:
         """The last state is enough, and none of a chain that is finished."""
         levels = self.networks.settings.levels
         if state.place < len(levels):
@@ -289,7 +289,7 @@ class Chain(NamedTuple):
         return f"chain-{self.row}-{level:g}"
 
 
-class State(NamedTuple):
+class Reached(NamedTuple):
     """How far a chain has come: the place of the next level, the network, and what is left of it."""
 
     place: int

@@ -20,11 +20,11 @@ from prunewald.figures import write
 from prunewald.lab import summary
 from prunewald.lab.cache import Cache
 from prunewald.lab.data import Raw, load
-from prunewald.lab.methods import rows_of
+from prunewald.lab.methods import methods_of
 from prunewald.lab.networks import Networks
 from prunewald.lab.pool import Tick, cpus, each
 from prunewald.lab.protocol import Over, Protocol
-from prunewald.lab.records import Results, data_of, experiment_of, read_folder
+from prunewald.lab.records import RecordFolder, data_of, experiment_of, read_records
 from prunewald.lab.settings import Settings
 from prunewald.util.files import replacing
 from prunewald.util.progress import progress_bar
@@ -84,7 +84,7 @@ class Run:
     def everything(self) -> bool:
         """Run what is missing; returns whether time was enough. On a CPU processes share the seeds."""
         raw = load(self.settings.experiment, self.machine.data, side=self.settings.side)
-        Results(self.out, self.settings, raw.source).read()  # a damaged record should show before the work begins
+        RecordFolder(self.out, self.settings, raw.source).read()  # a damaged record should show before the work begins
         seeds = self.settings.seeds
         alone = self.machine.executor is not None or self.machine.torch_device().type != "cpu"
         workers = 1 if alone else min(self.machine.workers or cpus(), len(seeds))
@@ -102,7 +102,7 @@ class Run:
         if machine.executor:
             how |= {"executor": machine.executor, "address": machine.address}
         networks = Networks.of(self.settings, raw, device, **how)
-        results = Results(self.out, self.settings, raw.source)
+        results = RecordFolder(self.out, self.settings, raw.source)
         protocol = Protocol(
             networks,
             results,
@@ -148,13 +148,13 @@ def _end_with_parent() -> None:
 
 def reproduce(settings: Settings, out: Path, machine: Machine) -> str:
     """Run what is missing of an experiment; returns the summary of all that is finished."""
-    rows_of(settings)
+    methods_of(settings)
     machine.torch_device()
     deadline = math.inf if machine.minutes is None else time.monotonic() + 60 * machine.minutes
     complete = Run(settings, out, machine, deadline).everything()
     rest = "" if complete else f"\nstopped after {machine.minutes:g} minutes, as asked: the same command goes on"
     folder = out / settings.name
-    count = len(read_folder(folder))
+    count = len(read_records(folder))
     if not count:
         return f"nothing is finished yet in {folder}{rest}"
     shown = []
@@ -174,7 +174,7 @@ def needs(error: ImportError) -> str:
 
 def describe(folder: str | Path) -> str:
     """The table of a results folder, with what the paper says above it."""
-    experiment, records = experiment_of(folder), read_folder(folder)
+    experiment, records = experiment_of(folder), read_records(folder)
     found = summary.lines(records)
     dense = {record.seed: 100 * record.dense for record in records}
     return "\n".join(
@@ -193,7 +193,7 @@ def describe(folder: str | Path) -> str:
 
 def pages(folder: str | Path) -> list[Path]:
     """Write table, numbers and figure of a results folder beside its records."""
-    root, experiment, records = Path(folder), experiment_of(folder), read_folder(folder)
+    root, experiment, records = Path(folder), experiment_of(folder), read_records(folder)
     found = summary.lines(records)
     texts = {
         "table.txt": describe(folder) + "\n",

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import prunewald as pw
 from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.data import Dataset, fashion_mnist
-from prunewald.lab.pool import Tick
 from prunewald.lab.loop import accuracy, steps, train
+from prunewald.lab.pool import Tick
 
 METHODS = ABS, BOOTSTRAP, MOMENT = "ABS", "M&U pseudo bootstrap", "M&U second moment"
 
