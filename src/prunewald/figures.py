@@ -1,6 +1,5 @@
 """Figures. Needs matplotlib, imported when a figure is drawn."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from prunewald.strategies import Sensitivity
+from prunewald.util.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,13 +154,8 @@ def sensitivity(scan: Sensitivity, label: str = "accuracy") -> "Figure":
 
 def write(figure: "Figure", path: str | Path) -> None:
     """Write a figure as PNG; the file is there whole or not at all."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        figure.savefig(temporary, format="png", dpi=160)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=160)
 
 
 def _scale_points(axes: "Axes", unit: float) -> None:

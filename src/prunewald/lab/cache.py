@@ -15,9 +15,11 @@ from prunewald.ensemble import Result
 from prunewald.ensemble.result import joined
 from prunewald.lab.records import ResultsError
 from prunewald.uncertainty import Estimate
-from prunewald.util.files import replacing
+from prunewald.util.files import read_torch, replacing
 
 T = TypeVar("T")
+_NEEDED = {"params", "estimates", "masks"}
+_REMEDY = "delete it to train it again"
 
 
 class Cache:
@@ -83,16 +85,11 @@ class Cache:
 
     def _read(self, name: str, seed: int) -> dict[str, Any]:
         path = self._path(name, seed)
-        try:
-            tables = dict(torch.load(path, weights_only=True))
-            if missing := {"params", "estimates", "masks"} - tables.keys():
-                raise ValueError(f"it has no {min(missing)}")
-        except OSError:
-            raise
-        except Exception as error:  # whatever torch makes of other bytes
-            said = str(error).splitlines()[:1]
-            raise ResultsError(f"{path} is no trained network ({said}): delete it to train it again") from error
-        return tables
+        tables = read_torch(path, "trained network", _REMEDY, ResultsError)
+        missing = _NEEDED - (tables.keys() if isinstance(tables, dict) else set())
+        if missing:
+            raise ResultsError(f"{str(path)!r} is no trained network (it has no {min(missing)}): {_REMEDY}")
+        return dict(tables)
 
     def _path(self, name: str, seed: int) -> Path:
         return self._folder / name.replace(":", "_") / f"{seed:05}.pt"
