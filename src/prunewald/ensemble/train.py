@@ -49,7 +49,7 @@ def train_many(
     collect: Online | str | Sequence[Online | str] = (),
     how: How = "auto",
     chunk: int | None = None,
-    progress: bool = True,
+    progress: bool | Callable[[int], object] = True,
     executor: Literal["ray"] | None = None,
     address: str | None = None,
     device: torch.device | str | None = None,
@@ -72,6 +72,7 @@ def train_many(
     - `collect`: estimators such as PseudoBootstrap(last=200), for every replica.
     - `how`: "vmap", "loop", or what a trial finds possible and, on a CPU, faster. `chunk`: replicas at once; None: as
       many as fit into memory.
+    - `progress`: show a bar; or a function, which is told how many replicas have finished an epoch.
     - `executor="ray"`: divide the replicas over the machines of a Ray cluster at `address` (None: this machine).
     - `folder`: the training is saved there, after an epoch, each minute or, if that takes long, less often. The same
       call goes on where a killed one was, to the same result; delete the folder when the result is safe.
@@ -115,11 +116,12 @@ def train_many(
     if executor == "ray":
         if folder is not None:
             raise ValueError(f"folder={os.fspath(folder)!r} is of this machine: leave it out with executor='ray'")
-        return cluster.spread(job, partial(train, how=how), chunk, address, progress)
+        return cluster.spread(job, partial(train, how=how), chunk, address, progress is True)
     if executor is not None:
         raise ValueError(f"executor={executor!r}: must be 'ray' or None")
-    with progress_bar(total=len(job.seeds) * epochs, unit="epoch", show=progress) as bar:
-        return train(job, how, chunk, bar.update, None if folder is None else Path(folder))
+    with progress_bar(total=len(job.seeds) * epochs, unit="epoch", show=progress is True) as bar:
+        tick = progress if callable(progress) else bar.update
+        return train(job, how, chunk, tick, None if folder is None else Path(folder))
 
 
 def train(

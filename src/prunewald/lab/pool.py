@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ def each(job: Callable[[Item, Tick], Answer], items: Sequence[Item], workers: in
     """List job(item, tick) of every item, in order; tick(text) moves the bar on by one.
 
     With more than one worker the job and its arguments are pickled, and a script that calls this needs the
-    usual `if __name__ == "__main__"`.
+    usual `if __name__ == "__main__"`. Workers end when this process ends, however it does.
     """
     if workers > 1:
         return _spread(job, items, workers, bar)
@@ -82,7 +83,16 @@ def _start(ticks: Any, stop: Any) -> None:
     _ticks, _stop = ticks, stop
     # Ctrl-C reaches the whole group: the workers end at once and the parent tells the user.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
+
+
+def _end_with_parent() -> None:
+    """The parent may be killed without a word, and then nobody waits for this process."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(job: Callable[[Item, Tick], Answer], item: Item) -> Answer:
