@@ -29,7 +29,7 @@ class Cache:
         self._folder, self._make = folder, make
 
     def has(self, name: str, seed: int) -> bool:
-        """Whether a network is there."""
+        """Whether the network of this name and seed was kept."""
         return self._path(name, seed).exists()
 
     def save(self, name: str, result: Result, masks: Mapping[str, Tensor] | None = None) -> None:
@@ -44,11 +44,11 @@ class Cache:
                 torch.save(_tables(result.rows([r])) | {"masks": own}, file)
 
     def load(self, name: str, seeds: Sequence[int]) -> Result:
-        """These networks as one result."""
+        """The networks of these seeds as one result, in order."""
         return joined([self._result(name, seed) for seed in seeds])
 
     def masks(self, name: str, seed: int) -> dict[str, Tensor]:
-        """The masks of one network."""
+        """The masks that one network was trained with."""
         return dict(self._read(name, seed)["masks"])
 
     def drop(self, name: str, seed: int) -> None:

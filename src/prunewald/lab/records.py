@@ -29,7 +29,7 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True)
 class Key:
-    """Which result: a network, a row, a level."""
+    """What a result is of: a network by its seed, a method by its spelling, a level."""
 
     seed: int
     row: str
@@ -37,7 +37,7 @@ class Key:
 
     @property
     def path(self) -> str:
-        """Within the folder."""
+        """The file within a results folder."""
         return f"records/{self.row.replace(':', '_')}/{self.seed:05}-{self.level:g}.json"
 
 
@@ -61,7 +61,7 @@ class Record:
 
     @property
     def key(self) -> Key:
-        """Which result it is."""
+        """What the record is of."""
         return Key(self.seed, self.row, self.level)
 
 
@@ -167,7 +167,7 @@ def _records(root: Path, name: str = "*") -> Iterator[Record]:
 
 
 def _record(content: bytes, name: str) -> Record:
-    """A record that was read under a name."""
+    """Check a record that was read from the file of this name."""
     try:
         record = Record(**json.loads(content))
         for field in fields(Record):

@@ -209,7 +209,7 @@ def _kind(row: str) -> str:
 
 
 def as_json(found: Sequence[Line]) -> list[dict[str, Any]]:
-    """Plain data."""
+    """The lines as plain data."""
     return [asdict(line) for line in found]
 
 
