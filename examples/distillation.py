@@ -14,13 +14,13 @@ from torch.nn.functional import cross_entropy
 
 import prunewald as pw
 from prunewald.companions import distillation_loss
-from prunewald.lab.data import Slice, fashion_mnist
+from prunewald.lab.data import Images, fashion_mnist
 from prunewald.lab.loop import accuracy, train
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def retrain(student: nn.Module, optimizer: torch.optim.Optimizer, images: Slice, loss: Loss) -> None:
+def retrain(student: nn.Module, optimizer: torch.optim.Optimizer, images: Images, loss: Loss) -> None:
     """Your own loop: only the loss is new."""
     for _ in range(50):
         for batch in torch.randperm(len(images.x)).split(100):

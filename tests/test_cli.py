@@ -109,7 +109,7 @@ def test_demo_flags_are_settings_of_the_preset(
 @pytest.mark.slow
 def test_demo_as_a_user_runs_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "prunewald.cli", "demo", "--out", str(tmp_path / "out")]
-    command += ["--seeds", "2", "--epochs", "1", "--retrain-epochs", "1", "--levels", "0.9"]
+    command += ["--seeds", "2", "--epochs", "1", "--retrain-epochs", "1", "--levels", "0.9", "--workers", "1"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert "M&U pseudo bootstrap" in done.stdout

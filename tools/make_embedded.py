@@ -29,9 +29,9 @@ def main() -> None:
     """Write one .xz a part and their checksums."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, help="the folder with the four idx .gz files")
-    raw = load("fashion-mnist", parser.parse_args().folder)
+    full = load("fashion-mnist", parser.parse_args().folder)
     sums = []
-    for (name, count), (images, labels) in zip(EMBEDDED.items(), (raw.train, raw.test), strict=True):
+    for (name, count), (images, labels) in zip(EMBEDDED.items(), (full.train, full.test), strict=True):
         raw = first_of_each_class(images, labels, count).numpy().tobytes()
         packed = lzma.compress(raw, format=lzma.FORMAT_XZ, filters=FILTERS)
         (TARGET / name).write_bytes(packed)

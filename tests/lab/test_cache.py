@@ -47,8 +47,9 @@ def test_a_damaged_network_is_named(tmp_path: Path, trained: Result) -> None:
         path.write_bytes(content)
         with pytest.raises(ResultsError, match="00000.pt' is no trained network .*: delete it"):
             one.load("dense", [0])
-    for wrong in ({"params": {}}, [1, 2], torch.zeros(2)):
-        torch.save(wrong, path)
+    wrong: list[object] = [{"params": {}}, [1, 2], torch.zeros(2)]
+    for other in wrong:
+        torch.save(other, path)
         with pytest.raises(ResultsError, match=r"00000.pt' is no trained network \(it has no estimates\): delete it"):
             one.load("dense", [0])
     path.unlink()

@@ -63,6 +63,7 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("flags", [("--workers", "2"), ("--workers", "1", "--iterative")])
 def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path: Path, whole: Path, flags: tuple[str, ...]) -> None:
@@ -90,6 +91,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path: Path, whole: Pat
     assert "table.txt" in text
 
 
+@pytest.mark.slow
 def test_two_runs_share_a_folder_at_once(tmp_path: Path, whole: Path) -> None:
     mine = chosen()
     runs = [start(tmp_path / "both", "--piece", "2", "--workers", "1") for _ in range(2)]
@@ -99,6 +101,7 @@ def test_two_runs_share_a_folder_at_once(tmp_path: Path, whole: Path) -> None:
     assert numbers(read_records(tmp_path / "both" / mine.name)) == numbers(read_records(whole / mine.name))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_on_a_ray_cluster(tmp_path: Path, whole: Path) -> None:
     ray = pytest.importorskip("ray")
@@ -111,6 +114,7 @@ def test_on_a_ray_cluster(tmp_path: Path, whole: Path) -> None:
     assert numbers(read_records(tmp_path / chosen().name)) == numbers(read_records(whole / chosen().name))
 
 
+@pytest.mark.slow
 def test_machines_divide_the_seeds_and_merge_by_copying(tmp_path: Path, whole: Path) -> None:
     here, there = (chosen(repetitions=1, first_seed=seed) for seed in (0, 1))
     assert here.name == there.name == chosen().name
@@ -161,6 +165,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_bare_machine_trains_and_keeps_records(tmp_path: Path) -> None:
     code = BARE.format(missing=("scipy", "matplotlib", "tqdm", "safetensors", "pandas", "PIL", "ray"))
     command = [sys.executable, "-c", code, "reproduce", "fashion-mnist", *FLAGS, "--workers", "1"]
