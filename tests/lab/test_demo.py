@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -7,13 +8,16 @@ import torch
 
 import prunewald as pw
 from prunewald.lab import demo as module
+from prunewald.lab import summary
 from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.demo import Demo, demo, epochs_of, kept_key
 from prunewald.lab.machine import MachineError
+from prunewald.lab.records import Record
 from prunewald.lab.settings import Settings, SettingsError, settings
 from prunewald.storage import inspect
 from tests.lab.helpers import numbers
 
+COMMITTED = Path(__file__).parents[2] / "results/demo/results.json"
 ROWS = ("abs", "pseudo:0.01", "moment:1")
 
 
@@ -152,3 +156,16 @@ def test_bad_values_are_named_before_anything_is_written(tmp_path: Path) -> None
     with pytest.raises(MachineError, match="--workers=-2"):
         demo(tiny(), tmp_path / "out", workers=-2)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not COMMITTED.exists(), reason="results/ is not part of a source distribution")
+def test_the_readmes_table_is_of_the_committed_numbers() -> None:
+    stored = json.loads(COMMITTED.read_text())
+    preset = settings("fashion-mnist", "demo")
+    assert stored["settings"] == json.loads(json.dumps(asdict(preset)))
+    records = [Record(**record, environment={}) for record in stored["records"]]
+    shown = summary.short_table(summary.lines(records)).splitlines()
+    readme = (COMMITTED.parents[2] / "README.md").read_text(encoding="utf-8")
+    block = readme[readme.index("pruned  criterion") :].split("```")[0].rstrip().splitlines()
+    assert len(block) == 9
+    assert [line for line in block if line not in shown] == []
