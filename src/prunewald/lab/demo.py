@@ -92,7 +92,7 @@ def demo(settings: Settings, out: Path, data: Path | None = None, workers: int =
     source, machine = read().source, Machine(device="cpu", workers=workers)  # bad ones show before the work begins
     out.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
-    with TemporaryDirectory(prefix="prunewald-") as folder:
+    with TemporaryDirectory(prefix="prunewald-", ignore_cleanup_errors=True) as folder:
         run = Run(settings, Path(folder), machine, read)
         loaded = _train(run, out / "model.pw")
         records = read_records(run.out / settings.name)
