@@ -6,7 +6,6 @@ layer of another row's, and the other way round, retrained and measured beside t
 """
 
 import json
-import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from prunewald.ensemble import Result
 from prunewald.lab.cache import Cache
 from prunewald.lab.data import load
 from prunewald.lab.networks import Networks
+from prunewald.lab.pieces import Pieces
 from prunewald.lab.protocol import Protocol
-from prunewald.lab.records import Key, Results
+from prunewald.lab.records import Key, RecordFolder
 from prunewald.lab.settings import settings
 from prunewald.statistics.differences import paired
 
@@ -37,7 +37,8 @@ def opened(folder: Path, data: str | None, device: str, seeds: list[int]) -> Pro
     raw = load(chosen.experiment, data)
     networks = Networks.of(chosen, raw, torch.device(device), progress=False)
     cache = Cache(folder / "networks", networks.make)
-    return Protocol(networks, Results(folder.parent, chosen, raw.source), cache, seeds, 0, 1, math.inf, {}, print)
+    records = RecordFolder(folder.parent, chosen, raw.source)
+    return Protocol(networks, records, cache, seeds, Pieces(cache), {}, print)
 
 
 def signs(run: Protocol, dense: Result, rows: list[str], levels: list[float]) -> list[dict[str, Any]]:
@@ -47,7 +48,7 @@ def signs(run: Protocol, dense: Result, rows: list[str], levels: list[float]) ->
         for row in rows:
             shares: dict[str, list[float]] = {}
             for r, seed in enumerate(run.seeds):
-                masks, _ = run.masks(Key(seed, row, level), dense, r, None)
+                masks = run.chosen(Key(seed, row, level), dense, r).masks
                 for name, mask in masks.items():
                     kept = dense.params[name][r][mask]
                     shares.setdefault(name, []).append(float((kept > 0).float().mean()))
@@ -68,7 +69,7 @@ def sizes(dense: Result) -> dict[str, float]:
 def swapped(run: Protocol, dense: Result, row: str, level: float) -> dict[str, Any]:
     """Accuracies of ABS, the row, and both with the other's output layer; differences to ABS on the same networks."""
     masks = {
-        one: [run.masks(Key(seed, one, level), dense, r, None)[0] for r, seed in enumerate(run.seeds)]
+        one: [run.chosen(Key(seed, one, level), dense, r).masks for r, seed in enumerate(run.seeds)]
         for one in ("abs", row)
     }
     records = {(r.seed, r.row): 100 * r.retrained for r in run.results.read() if r.level == level}

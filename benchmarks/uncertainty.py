@@ -16,7 +16,7 @@ import prunewald as pw
 from benchmarks.bench import parser, record
 from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.data import fashion_mnist
-from prunewald.lab.train import accuracy, steps, train
+from prunewald.lab.loop import accuracy, steps, train
 from prunewald.model.modules import evaluating
 from prunewald.uncertainty import Bootstrap, Online
 from prunewald.uncertainty.analytic import by_block

@@ -11,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import prunewald as pw
 from prunewald.lab.data import fashion_mnist
-from prunewald.lab.train import accuracy
+from prunewald.lab.loop import accuracy
 
 
 def main() -> dict[str, float]:

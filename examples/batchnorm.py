@@ -9,7 +9,7 @@ from torch.optim.swa_utils import update_bn
 
 import prunewald as pw
 from prunewald.lab.data import fashion_mnist
-from prunewald.lab.train import accuracy, train
+from prunewald.lab.loop import accuracy, train
 
 
 def main() -> dict[str, float]:

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 import prunewald as pw
 from prunewald.companions import distillation_loss
 from prunewald.lab.data import Images, fashion_mnist
-from prunewald.lab.train import accuracy, train
+from prunewald.lab.loop import accuracy, train
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 

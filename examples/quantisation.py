@@ -12,7 +12,7 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.lab.data import fashion_mnist
-from prunewald.lab.train import accuracy, train
+from prunewald.lab.loop import accuracy, train
 from prunewald.quantisation import LinearValues, SharedValues
 
 

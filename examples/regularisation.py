@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 import prunewald as pw
 from prunewald.companions import group_lasso, l1
 from prunewald.lab.data import fashion_mnist
-from prunewald.lab.train import accuracy
+from prunewald.lab.loop import accuracy
 
 Penalty = Callable[[Iterable[Tensor]], Tensor]
 DATA = fashion_mnist(seed=0)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from prunewald import cli
-from prunewald.lab.records import Record, Results
-from prunewald.lab.reproduce import Machine
+from prunewald.lab.machine import Machine
+from prunewald.lab.records import Record, RecordFolder
 from prunewald.lab.settings import Settings, settings
 
 
@@ -27,18 +27,20 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["dmeo"], "'dmeo'"),
         (["demo", "--seeds", "many"], "'many'"),
         (["demo", "--levels", "0.5", "x"], "'x'"),
-        (["demo", "--seeds", "1"], "seeds 1"),
-        (["demo", "--epochs", "0"], "epochs 0"),
-        (["demo", "--retrain-epochs", "0"], "retrain-epochs 0"),
-        (["demo", "--levels", "0.5", "90"], "level 90"),
+        (["demo", "--seeds", "1"], "--seeds=1"),
+        (["demo", "--epochs", "0"], "--epochs=0"),
+        (["demo", "--retrain-epochs", "0"], "--retrain-epochs=0"),
+        (["demo", "--levels", "0.5", "90"], "--levels=90"),
+        (["demo", "--levels", "0.5", "0.5"], "--levels 0.5 0.5: give rising levels"),
+        (["demo", "--workers", "-2"], "--workers=-2"),
         (["demo", "--data", "/no/such/folder"], "'/no/such/folder' does not exist"),
         (["demo", "--out", __file__], "test_cli.py"),
         (["reproduce"], "experiment"),
         (["reproduce", "cifar"], "unknown experiment 'cifar'; known: fashion-mnist, cifar10, mnist, imagenet100"),
-        (["reproduce", "mnist", "--preset", "slow"], "unknown preset 'slow'; known: paper, quick"),
-        (["reproduce", "mnist", "--levels", "0.5", "90"], "level 90: give a fraction"),
+        (["reproduce", "mnist", "--preset", "slow"], "unknown preset 'slow' of mnist; known: paper, quick"),
+        (["reproduce", "mnist", "--levels", "0.5", "90"], "--levels=90"),
         (["reproduce", "mnist", "--levels", "half"], "'half'"),
-        (["reproduce", "mnist", "--epochs", "0"], "--epochs 0: give 1 or more"),
+        (["reproduce", "mnist", "--epochs", "0"], "--epochs=0"),
         (["reproduce", "mnist", "--epoch", "3"], "--epoch"),
         (["reproduce", "mnist", "--rows", "abs", "wald"], "unknown row 'wald'"),
         (["reproduce", "mnist", "--rows", "every:1"], "row 'every:1' in an iterative run"),
@@ -76,21 +78,42 @@ def test_bad_input_is_one_line_and_exit_code_two(
 
 
 def test_interrupt_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(_: object) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run", interrupted)
+    monkeypatch.setattr(cli, "demo", interrupted)
     assert cli.main(["demo"]) == 130
     assert "stopped" in capsys.readouterr().err
 
 
+def test_demo_flags_are_settings_of_the_preset(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
+
+    def remember(*given: object) -> str:
+        seen.append(given)
+        return "the table"
+
+    monkeypatch.setattr(cli, "demo", remember)
+    assert cli.main(["demo"]) == 0
+    args = ["--seeds", "3", "--epochs", "4", "--retrain-epochs", "2", "--levels", "0.9", "0.5", "--data", "there"]
+    assert cli.main(["demo", *args, "--out", "here", "--workers", "2"]) == 0
+    plain, given = seen
+    assert plain == (settings("fashion-mnist", "demo"), Path("demo"), None, 0)
+    more = {"repetitions": 3, "epochs": 4, "retrain_epochs": 2, "levels": (0.5, 0.9)}
+    assert given == (settings("fashion-mnist", "demo", **more), Path("here"), Path("there"), 2)
+    assert capsys.readouterr().out == "\nthe table\n\nthe table\n"
+
+
+@pytest.mark.slow
 def test_demo_as_a_user_runs_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "prunewald.cli", "demo", "--out", str(tmp_path / "out")]
-    command += ["--seeds", "2", "--epochs", "1", "--retrain-epochs", "1", "--levels", "0.9"]
+    command += ["--seeds", "2", "--epochs", "1", "--retrain-epochs", "1", "--levels", "0.9", "--workers", "1"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert "M&U pseudo bootstrap" in done.stdout
-    assert "10/10" in done.stderr  # the progress bar
+    assert "11/11" in done.stderr  # the progress bar
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "figure.png",
         "model.pw",
@@ -130,7 +153,7 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_results_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    results = Results(tmp_path / "a", settings("mnist"), "digits")
+    results = RecordFolder(tmp_path / "a", settings("mnist"), "digits")
     for seed in (0, 1):
         for row, validation in (("abs", 0.5), ("moment:1", 0.6), ("moment:10", 0.7)):
             record = Record(seed, row, 0.9, 0.8, 0.5, 0.7, validation, 0.9, 5.0, 1.1, 0.6, 0.1, {})

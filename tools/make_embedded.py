@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from prunewald.lab.data import EMBEDDED, read_folder
+from prunewald.lab.data import EMBEDDED, load
 
 TARGET = Path(__file__).resolve().parent.parent / "src/prunewald/lab/embedded"
 # Neighbouring images of one class compress best as they are: predictors and delta filters cost 3 to 10 %.
@@ -29,9 +29,9 @@ def main() -> None:
     """Write one .xz a part and their checksums."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, help="the folder with the four idx .gz files")
-    parts = read_folder(parser.parse_args().folder)
+    full = load("fashion-mnist", parser.parse_args().folder)
     sums = []
-    for (name, count), (images, labels) in zip(EMBEDDED.items(), parts, strict=True):
+    for (name, count), (images, labels) in zip(EMBEDDED.items(), (full.train, full.test), strict=True):
         raw = first_of_each_class(images, labels, count).numpy().tobytes()
         packed = lzma.compress(raw, format=lzma.FORMAT_XZ, filters=FILTERS)
         (TARGET / name).write_bytes(packed)

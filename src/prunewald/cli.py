@@ -12,10 +12,12 @@ from prunewald import __version__
 from prunewald.ensemble.saving import SavedError
 from prunewald.lab import records, summary
 from prunewald.lab.data import DataError
-from prunewald.lab.demo import Demo, farewell, run
+from prunewald.lab.demo import demo
+from prunewald.lab.machine import Machine, MachineError
+from prunewald.lab.pages import describe, needs, pages
 from prunewald.lab.records import ResultsError
-from prunewald.lab.reproduce import Machine, MachineError, describe, needs, pages, reproduce
-from prunewald.lab.settings import EXPERIMENTS, Settings, SettingsError, read_toml, settings
+from prunewald.lab.reproduce import reproduce
+from prunewald.lab.settings import EXPERIMENTS, PRESETS, Settings, SettingsError, read_toml, settings
 from prunewald.storage import dense, inspect
 from prunewald.storage.codes.streams import Codec
 from prunewald.storage.positions import Positions
@@ -50,13 +52,9 @@ _KNOWN = (DataError, SettingsError, ResultsError, SavedError, MachineError, _Bad
 
 
 def _demo(args: argparse.Namespace) -> None:
-    given = {name: value for name, value in vars(args).items() if name != "command"}
-    try:
-        config = Demo(**given)
-    except ValueError as error:
-        raise _BadValue(str(error)) from error
-    result = run(config)
-    print(f"\n{result}\n\n{farewell(result)}")
+    given = {"repetitions": args.seeds, "epochs": args.epochs, "retrain_epochs": args.retrain_epochs}
+    chosen = settings("fashion-mnist", "demo", **given, levels=sorted(args.levels))
+    print(f"\n{demo(chosen, args.out, args.data, args.workers)}")
 
 
 def _reproduce(args: argparse.Namespace) -> None:
@@ -77,7 +75,7 @@ def _results(args: argparse.Namespace) -> None:
             raise ResultsError("export needs a file to write, such as results.tar.xz")
         print(f"{records.export(args.folder, args.file)} records in {args.file}")
     elif args.action == "choose":
-        for row, value in summary.choice(records.read_folder(args.folder)):
+        for row, value in summary.choice(records.read_records(args.folder)):
             print(f"{value:7.2f} % of the validation data  {row}")
     else:
         try:
@@ -154,26 +152,22 @@ def _storage_flags(commands: Any) -> None:
     inspecting.add_argument("--report", action="store_true", help="print the pruning report too")
 
 
-def _demo_flags(demo: argparse.ArgumentParser) -> None:
-    demo.add_argument("--seeds", type=int, default=Demo.seeds, help="networks to train (default %(default)s)")
-    demo.add_argument("--epochs", type=int, default=Demo.epochs, help="epochs of training (default %(default)s)")
-    demo.add_argument(
-        "--retrain-epochs",
-        type=int,
-        default=Demo.retrain_epochs,
-        help="epochs after pruning (default %(default)s)",
-    )
-    demo.add_argument(
-        "--levels", type=float, nargs="+", default=Demo.levels, metavar="FRACTION", help="fractions to prune"
-    )
-    demo.add_argument("--data", type=Path, metavar="DIR", help="the full Fashion-MNIST (default: the embedded part)")
-    demo.add_argument("--out", type=Path, default=Demo.out, metavar="DIR", help="where the files go (default ./demo)")
-    demo.add_argument("--workers", type=int, default=0, help="processes (default: one a processor)")
+def _demo_flags(parser: argparse.ArgumentParser) -> None:
+    usual = settings("fashion-mnist", "demo")
+    says = {"seeds": "networks to train", "epochs": "epochs of training", "retrain-epochs": "epochs after pruning"}
+    for name, number in zip(says, (usual.repetitions, usual.epochs, usual.retrain_epochs), strict=True):
+        parser.add_argument(f"--{name}", type=int, default=number, help=f"{says[name]} (default %(default)s)")
+    what = f"fractions to prune (default {' '.join(map(str, usual.levels))})"
+    parser.add_argument("--levels", type=float, nargs="+", default=usual.levels, metavar="FRACTION", help=what)
+    parser.add_argument("--data", type=Path, metavar="DIR", help="the full Fashion-MNIST (default: the embedded part)")
+    where = "where the files go, over those of an earlier demo (default ./demo)"
+    parser.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help=where)
+    parser.add_argument("--workers", type=int, default=0, help="processes (default: one a processor)")
 
 
 def _reproduce_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("experiment", help=", ".join(EXPERIMENTS))
-    parser.add_argument("--preset", default="quick", help="quick (minutes on two cores) or paper (default %(default)s)")
+    parser.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)} (default %(default)s)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a TOML file; a flag overrides it")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="(default ./results)")
     parser.add_argument("--data", type=Path, metavar="DIR", help="the data (default: $PRUNEWALD_DATA)")

@@ -1,119 +1,171 @@
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 import prunewald as pw
+from prunewald.lab import demo as module
+from prunewald.lab import summary
 from prunewald.lab.architectures import PaperCNN
-from prunewald.lab.data import fashion_mnist
-from prunewald.lab.demo import Demo, DemoResult, farewell, run
-from prunewald.lab.train import accuracy
-from prunewald.lab.trial import METHODS, MOMENT, ticks
+from prunewald.lab.demo import Demo, demo, epochs_of, kept_key
+from prunewald.lab.machine import MachineError
+from prunewald.lab.records import Record
+from prunewald.lab.settings import Settings, SettingsError, settings
+from prunewald.storage import inspect
+from tests.lab.helpers import numbers
+
+COMMITTED = Path(__file__).parents[2] / "results/demo/results.json"
+ROWS = ("abs", "pseudo:0.01", "moment:1")
 
 
-def tiny(out: Path, workers: int = 1) -> Demo:
-    return Demo(seeds=2, epochs=2, retrain_epochs=1, levels=(0.5, 0.9), out=out, workers=workers)
+class Counter:
+    """A progress bar that counts."""
+
+    def __init__(self) -> None:
+        self.ticks, self.said = 0, set[str]()
+
+    def update(self, n: int = 1) -> None:
+        self.ticks += n
+
+    def set_description_str(self, desc: str, refresh: bool = True) -> None:
+        self.said.add(desc)
+
+    def __enter__(self) -> "Counter":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+class Ran(NamedTuple):
+    """A demo, the bar it moved, and torch's threads and random numbers before and after it."""
+
+    result: Demo
+    bar: Counter
+    before: tuple[int, Any]
+    after: tuple[int, Any]
+
+
+def tiny() -> Settings:
+    return settings("fashion-mnist", "demo", repetitions=2, epochs=2, retrain_epochs=1, levels=(0.5, 0.9), images=1000)
+
+
+def outside() -> tuple[int, Any]:
+    return torch.get_num_threads(), torch.get_rng_state()
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> DemoResult:
-    return run(tiny(tmp_path_factory.mktemp("demo") / "new" / "folder"))
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    bar, before = Counter(), outside()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "progress_bar", lambda total, unit: bar)
+        patch.setenv("PRUNEWALD_DATA", "/no/such/folder")  # the embedded part is taken, whatever this says
+        result = demo(tiny(), tmp_path_factory.mktemp("demo") / "new" / "folder", workers=1)
+    return Ran(result, bar, before, outside())
 
 
-def test_networks_learn_and_pruning_to_half_keeps_it(result: DemoResult) -> None:
-    for trial in result.trials:
-        assert trial.dense > 0.55
-        assert trial.control > 0.6
-        cells = {(cell.method, cell.level): cell for cell in trial.cells}
-        assert list(cells) == [(method, level) for level in (0.5, 0.9) for method in METHODS]
-        for (_, level), cell in cells.items():
-            assert cell.sparsity == pytest.approx(level, abs=1e-3)
-            assert 0.05 < cell.pruned < 0.85
-            assert cell.retrained > (0.45 if level == 0.5 else 0.05)
-            assert cell.validation == pytest.approx(cell.retrained, abs=0.1)
+@pytest.fixture
+def result(ran: Ran) -> Demo:
+    return ran.result
 
 
-def test_methods_prune_differently(result: DemoResult) -> None:
-    pruned = [tuple(cell.pruned for cell in trial.cells if cell.level == 0.5) for trial in result.trials]
-    assert all(len(set(cells)) == 3 for cells in pruned)
+def test_the_preset_is_what_it_was_tuned_for() -> None:
+    preset = settings("fashion-mnist", "demo")
+    assert (preset.repetitions, preset.epochs, preset.retrain_epochs, preset.last) == (6, 30, 5, 200)
+    assert (preset.levels, preset.dropout) == ((0.5, 0.8, 0.9, 0.95), 0.1)
+    assert preset.rows == ROWS
+    assert kept_key(preset).level == 0.9
 
 
-def test_table_has_every_method_and_level(result: DemoResult) -> None:
+def test_every_method_level_and_network_has_a_record(result: Demo) -> None:
+    found = {(record.row, record.level, record.seed): record for record in result.records}
+    pruned = {(row, level, seed) for row in ROWS for level in (0.5, 0.9) for seed in (0, 1)}
+    assert found.keys() == pruned | {("dense", 0.0, 0), ("dense", 0.0, 1)}
+    assert all(record.dense > 0.3 for record in result.records)
+    assert all(found[key].sparsity == pytest.approx(key[1], abs=1e-3) for key in pruned)
+    assert len({found[row, 0.5, 0].pruned for row in ROWS}) == 3
+
+
+def test_it_prints_a_short_table_and_where_the_files_are(result: Demo) -> None:
     text = str(result)
-    lines = text.splitlines()
-    assert all(len(line) <= 110 for line in lines)
-    dense = 100 * sum(trial.dense for trial in result.trials) / 2
-    assert float(lines[1].split()[1].rstrip(";")) == pytest.approx(dense, abs=0.006)
-    for method in METHODS:
-        rows = [line for line in lines if method in line and "criterion" not in line]
-        assert len([line for line in rows if f"  {method}  " in line]) == 2
-    assert sum("[" in line for line in lines) == 5  # the control, and two methods over ABS at two levels
-    assert "50 %" in text
-    assert "90 %" in text
+    assert all(len(line) <= 120 for line in text.splitlines() if "model.pw" not in line)
+    dense = 50 * sum(record.dense for record in result.records if record.row == "dense")
+    assert f"Dense {dense:.2f}; after as many extra epochs" in text
+    for label in ("  ABS  ", "  M&U pseudo bootstrap λ*=0.01  ", "  M&U second moment λ*=1  "):
+        assert text.count(label) == 2
+    for name in ("figure.png", "results.json", "model.pw"):
+        assert str(result.out / name) in text
 
 
-def test_files_are_there_and_no_others(result: DemoResult) -> None:
-    names = {path.name for path in result.config.out.iterdir()}
-    assert names == {"figure.png", "results.json", "model.pw"}
-    assert result.figure.read_bytes().startswith(b"\x89PNG")
-    assert result.figure.stat().st_size > 10_000
+def test_files_are_there_and_no_others(result: Demo) -> None:
+    assert {path.name for path in result.out.iterdir()} == {"figure.png", "results.json", "model.pw"}
+    figure = (result.out / "figure.png").read_bytes()
+    assert figure.startswith(b"\x89PNG")
+    assert len(figure) > 10_000
 
 
-def test_numbers_are_the_results(result: DemoResult) -> None:
-    stored = json.loads(result.numbers.read_text())
-    assert stored["config"]["seeds"] == 2
+def test_numbers_are_the_results(result: Demo) -> None:
+    stored = json.loads((result.out / "results.json").read_text())
+    assert stored["settings"]["repetitions"] == 2
+    assert stored["data"] == "embedded part of Fashion-MNIST (6,000 + 2,000 images)"
     assert stored["environment"]["torch"] == torch.__version__
-    assert stored["environment"]["threads"] == 1
-    assert [trial["dense"] for trial in stored["trials"]] == [trial.dense for trial in result.trials]
-    assert len(stored["trials"][1]["cells"]) == len(stored["summary"]) == 6
-    row = stored["summary"][1]
-    gaps = [trial.cells[1].retrained - trial.cells[0].retrained for trial in result.trials]
-    assert row["retrained_gain"]["mean"] == pytest.approx(100 * sum(gaps) / 2)
+    assert (stored["environment"]["threads"], stored["environment"]["processes"]) == (1, 1)
+    assert [record["retrained"] for record in stored["records"]] == [record.retrained for record in result.records]
+    assert {(line["row"], line["level"]) for line in stored["summary"]} == {(r.row, r.level) for r in result.records}
 
 
-def test_model_is_the_retrained_ninety_percent_network(result: DemoResult) -> None:
-    model = pw.load(result.model, into=PaperCNN())
-    cell = next(cell for cell in result.trials[0].cells if (cell.method, cell.level) == (MOMENT, 0.9))
-    assert accuracy(model, *fashion_mnist(0).test) == cell.retrained
+def test_model_is_the_retrained_network_of_the_record(result: Demo) -> None:
+    (record,) = (record for record in result.records if record.key == kept_key(tiny()))
+    assert (record.row, record.level, record.seed) == ("moment:1", 0.9, 0)
+    assert result.loaded == record.retrained
+    model = pw.load(result.out / "model.pw", into=PaperCNN())
     assert (model.fc1.weight == 0).float().mean() == pytest.approx(0.9, abs=1e-3)
-    text = farewell(result)
-    assert f"{cell.retrained:.2%}" in text
-    assert f"{result.model.stat().st_size:,} bytes" in text
-    for path in (result.figure, result.numbers, result.model):
-        assert str(path) in text
+    report = str(inspect(result.out / "model.pw").report)
+    assert "sigma from SecondMoment()" in report
+    size = (result.out / "model.pw").stat().st_size
+    assert f"{record.retrained:.2%} of the test images right" in result.farewell()
+    assert f"{size:,} bytes, {42_245 / size:.1f} times less" in result.farewell()
 
 
-def test_number_of_processes_changes_nothing(result: DemoResult, tmp_path: Path) -> None:
-    assert run(tiny(tmp_path, workers=2)).trials == result.trials
+def test_the_bar_moves_on_after_every_epoch(ran: Ran) -> None:
+    assert ran.bar.ticks == epochs_of(tiny()) == 2 * (2 + 1 * (1 + 2 * 3)) + 1
+    assert ran.bar.said == {"training", "retraining"}
 
 
-def test_the_callers_random_numbers_and_threads_are_left_alone(tmp_path: Path) -> None:
-    torch.manual_seed(5)
-    expected, threads = torch.rand(3), torch.get_num_threads()
-    torch.manual_seed(5)
-    run(Demo(seeds=2, epochs=1, retrain_epochs=1, levels=(0.5,), out=tmp_path, workers=1))
-    assert torch.equal(torch.rand(3), expected)
-    assert torch.get_num_threads() == threads
+def test_the_callers_random_numbers_and_threads_are_left_alone(ran: Ran) -> None:
+    assert ran.before[0] == ran.after[0]
+    assert torch.equal(ran.before[1], ran.after[1])
 
 
-def test_ticks_count_every_epoch() -> None:
-    assert ticks(Demo(epochs=7, retrain_epochs=2, levels=(0.5, 0.9))) == 7 + 2 * (2 * 3 + 1)
+@pytest.mark.slow
+def test_a_second_demo_in_the_same_folder_in_more_processes_prints_the_same(result: Demo) -> None:
+    before, table = (result.out / "model.pw").read_bytes(), str(result)
+    again = demo(tiny(), result.out, workers=2)
+    assert numbers(list(again.records)) == numbers(list(result.records))
+    assert again.environment["processes"] == 2
+    assert str(again) == table
+    assert (result.out / "model.pw").read_bytes() == before
+    assert {path.name for path in result.out.iterdir()} == {"figure.png", "results.json", "model.pw"}
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ({"seeds": 1}, "seeds 1: give 2 or more"),
-        ({"epochs": 0}, "epochs 0: give 1 or more"),
-        ({"retrain_epochs": -1}, "retrain-epochs -1: give 1 or more"),
-        ({"levels": ()}, r"levels \(\): give at least one"),
-        ({"levels": (0.5, 90.0)}, "level 90: give a fraction"),
-        ({"levels": (float("nan"),)}, "level nan: give a fraction"),
-        ({"levels": (0.5, 0.5)}, "give each level once"),
-        ({"workers": -2}, "workers -2"),
-    ],
-)
-def test_bad_settings_name_the_value(bad: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Demo(**bad)  # type: ignore[arg-type]
+def test_bad_values_are_named_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="--seeds=1: give 2 or more"):
+        demo(settings("fashion-mnist", "demo", repetitions=1), tmp_path / "out")
+    with pytest.raises(MachineError, match="--workers=-2"):
+        demo(tiny(), tmp_path / "out", workers=-2)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not COMMITTED.exists(), reason="results/ is not part of a source distribution")
+def test_the_readmes_table_is_of_the_committed_numbers() -> None:
+    stored = json.loads(COMMITTED.read_text())
+    preset = settings("fashion-mnist", "demo")
+    assert stored["settings"] == json.loads(json.dumps(asdict(preset)))
+    records = [Record(**record, environment={}) for record in stored["records"]]
+    shown = summary.short_table(summary.lines(records)).splitlines()
+    readme = (COMMITTED.parents[2] / "README.md").read_text(encoding="utf-8")
+    block = readme[readme.index("pruned  criterion") :].split("```")[0].rstrip().splitlines()
+    assert len(block) == 9
+    assert [line for line in block if line not in shown] == []

@@ -35,7 +35,7 @@ def fail_at_two(item: int, tick: Tick) -> int:
     return item
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_results_are_in_order_with_every_tick(workers: int) -> None:
     bar, before = Recorder(), torch.get_num_threads()
     assert each(square, range(5), workers, bar) == [(0, 1), (1, 1), (4, 1), (9, 1), (16, 1)]
@@ -43,13 +43,13 @@ def test_results_are_in_order_with_every_tick(workers: int) -> None:
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_failure_is_the_jobs_own(workers: int) -> None:
+def test_a_failure_is_the_jobs_own() -> None:
     with pytest.raises(ValueError, match="item 2 is bad"):
-        each(fail_at_two, range(4), workers, Recorder())
+        each(fail_at_two, range(4), 1, Recorder())
 
 
-def test_a_failure_stops_the_other_jobs() -> None:
+@pytest.mark.slow
+def test_a_failure_in_a_process_is_the_jobs_own_and_stops_the_others() -> None:
     with pytest.raises(ValueError, match="item 1 is bad"):
         each(fail_or_go_on, range(2), 2, Recorder())
 

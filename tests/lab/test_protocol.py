@@ -18,12 +18,11 @@ from prunewald.ensemble.loop_trainer import LoopTrainer
 from prunewald.ensemble.replicas import build
 from prunewald.lab.architectures import MLP, PaperCNN
 from prunewald.lab.data import Raw, split
-from prunewald.lab.protocol import Over
-from prunewald.lab.records import Key, Record, ResultsError, read_folder
+from prunewald.lab.pieces import Over
+from prunewald.lab.records import Key, Record, read_records
 from prunewald.lab.settings import Settings
-from tests.lab.little import little, numbers, protocol, raw, rules, run
+from tests.lab.helpers import little, numbers, protocol, raw, run
 
-__all__ = ["rules"]
 pytestmark = pytest.mark.usefixtures("rules", "one_thread")
 
 
@@ -78,6 +77,15 @@ def parts(row: str, last: int, steps: int) -> dict[str, Any]:
     return known[row]
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, rules: None, one_thread: None) -> Path:
+    """A folder with both experiments, which were let alone; it is copied before it is changed."""
+    out = tmp_path_factory.mktemp("finished")
+    for chosen in BOTH:
+        run(out, chosen, size=1000)
+    return out
+
+
 def by_key(records: list[Record]) -> dict[Key, Record]:
     return {record.key: record for record in records}
 
@@ -110,11 +118,13 @@ def test_one_shot_is_train_prune_retrain(tmp_path: Path) -> None:
     assert records[Key(5, "dense", 0.0)].retrained == control.test()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("experiment", "rows"), [("fashion-mnist", ROWS), ("mnist", ("moment:1",))])
 def test_iterative_is_one_chain_through_the_levels(tmp_path: Path, experiment: str, rows: tuple[str, ...]) -> None:
     """Sigma is that of the last training, over the weights that survive; what is pruned stays so."""
-    chosen = little(experiment, rows=rows, epochs=3, retrain_epochs=3, levels=(0.5, 0.8, 0.97), iterative=True)
-    chosen = replace(chosen, repetitions=1, first_seed=1, batch_size=8 if experiment == "fashion-mnist" else 40)
+    levels = (0.5, 0.97) if experiment == "mnist" else (0.5, 0.8, 0.97)
+    chosen = little(experiment, rows=rows, epochs=2, retrain_epochs=2, levels=levels, iterative=True)
+    chosen = replace(chosen, repetitions=1, first_seed=1, last=4, batch_size=70 if experiment == "mnist" else 20)
     data = raw(experiment)
     records = by_key(run(tmp_path, chosen))
     for row in rows:
@@ -137,6 +147,7 @@ def test_iterative_is_one_chain_through_the_levels(tmp_path: Path, experiment: s
     assert len({record.pruned for record in records.values()}) > 3
 
 
+@pytest.mark.slow
 def test_bootstrap_sigma_is_the_std_over_networks_trained_on_drawn_data(tmp_path: Path) -> None:
     chosen = little(rows=("bootstrap:0", "bootstrap-same:0", "bootstrap-warm:0"), replicas=3, bootstrap_repetitions=1)
     one = protocol(tmp_path, chosen)
@@ -186,19 +197,21 @@ def test_costs_and_dead_shares(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chosen", BOTH)
-def test_pieces_change_nothing_and_what_is_finished_is_not_done_again(tmp_path: Path, chosen: Settings) -> None:
-    whole = run(tmp_path / "whole", chosen, piece=1000)
-    assert numbers(run(tmp_path / "pieces", chosen, piece=3)) == numbers(whole)
+def test_pieces_change_nothing_and_what_is_finished_is_not_done_again(
+    tmp_path: Path, finished: Path, chosen: Settings
+) -> None:
+    whole = read_records(finished / chosen.name)
+    assert numbers(run(tmp_path / "pieces", chosen, size=3)) == numbers(whole)
     said: list[str] = []
     protocol(tmp_path / "pieces", chosen, said).run()
     assert said == []
 
 
 @pytest.mark.parametrize("chosen", BOTH)
-def test_records_without_networks_are_enough(tmp_path: Path, chosen: Settings) -> None:
+def test_records_without_networks_are_enough(tmp_path: Path, finished: Path, chosen: Settings) -> None:
     """As after an import: nothing is trained for what is there."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     one = protocol(tmp_path, chosen)
-    one.run()
     before = one.results.read()
     shutil.rmtree(one.results.folder / "networks")
     said: list[str] = []
@@ -213,9 +226,10 @@ def test_records_without_networks_are_enough(tmp_path: Path, chosen: Settings) -
     assert {path: path.stat().st_mtime_ns for path in others} == others  # nothing is written twice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", BOTH)
-def test_a_run_that_ends_anywhere_goes_on_where_it_was(tmp_path: Path, chosen: Settings) -> None:
-    whole = run(tmp_path / "whole", chosen)
+def test_a_run_that_ends_anywhere_goes_on_where_it_was(tmp_path: Path, finished: Path, chosen: Settings) -> None:
+    whole = read_records(finished / chosen.name)
     folder, states, count = tmp_path / "bits" / chosen.name, 0, 0
     for attempt in range(40):
         left = [None] * (2 + attempt % 2)
@@ -226,23 +240,24 @@ def test_a_run_that_ends_anywhere_goes_on_where_it_was(tmp_path: Path, chosen: S
                 raise KeyboardInterrupt
 
         try:
-            protocol(tmp_path / "bits", chosen, piece=1, say=say).run()
+            protocol(tmp_path / "bits", chosen, size=1, say=say).run()
             break
         except KeyboardInterrupt:
             count += 1
             states = max(states, len(list(folder.glob("networks/chain-*/*.pt"))))
     assert count > 2
-    assert numbers(read_folder(folder)) == numbers(whole)
+    assert numbers(read_records(folder)) == numbers(whole)
     assert states == chosen.iterative  # one state of a chain, not one a level
     assert {path.parent.name for path in folder.rglob("*.pt")} == {"dense"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", BOTH)
 def test_a_training_that_is_killed_goes_on_within_itself(
     tmp_path: Path, chosen: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = replace(chosen, epochs=4, retrain_epochs=2)
-    whole = run(tmp_path / "whole", chosen, piece=1000)
+    whole = run(tmp_path / "whole", chosen, size=1000)
     monkeypatch.setattr(saving, "_SECONDS", -1.0)
     monkeypatch.setattr(saving, "_SHARE", 0)
     save, count = saving.SavedFile.save, [0]
@@ -267,33 +282,11 @@ def test_a_training_that_is_killed_goes_on_within_itself(
             break
         except KeyboardInterrupt:
             kinds |= {path.parent.name.split("-")[0] for path in folder.glob("networks/running/*/*.pt")}
-    assert numbers(read_folder(folder)) == numbers(whole)
+    assert numbers(read_records(folder)) == numbers(whole)
     networks = len(whole) if not chosen.iterative else len({(r.seed, r.row) for r in whole}) * len(chosen.levels)
     assert ran[0] == 4 * chosen.repetitions + 2 * networks  # no epoch was run twice
     assert kinds == {"dense", "chains" if chosen.iterative else "cells"}
     assert not list(folder.glob("networks/running/*"))
-
-
-def test_pieces_grow_to_some_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("prunewald.lab.protocol.time.monotonic", lambda: clock[0])
-
-    def sizes(seconds: float, *, each: int = 1, savings: int = 1, **given: Any) -> list[int]:
-        found = []
-        one = protocol(tmp_path, little(), **given)
-        for piece, _ in one._pieces("any", range(200), lambda _: False, each=each, savings=savings):
-            found.append(len(piece))
-            clock[0] += seconds * len(piece)
-        assert sum(found) == 200
-        return found
-
-    assert sizes(0.01) == [1, 4, 16, 64, 115]
-    assert sizes(10)[:4] == [1, 4, 12, 12]  # of 120 seconds
-    assert set(sizes(1000)) == {1}
-    assert sizes(20, savings=10)[:5] == [1, 4, 16, 60, 60]
-    assert sizes(0.01, most=50) == [1, 4, 16, 50, 50, 50, 29]
-    assert sizes(0.01, most=500, each=100) == [1, 4, *[5] * 39]
-    assert sizes(0.01, piece=70) == [70, 70, 60]
 
 
 def test_time_that_is_over_ends_a_run_between_two_pieces(tmp_path: Path) -> None:
@@ -303,33 +296,11 @@ def test_time_that_is_over_ends_a_run_between_two_pieces(tmp_path: Path) -> None
     assert said == []
 
 
-def test_a_damaged_network_is_named(tmp_path: Path) -> None:
-    one = protocol(tmp_path, little(repetitions=1))
-    one.run()
-    (path,) = (one.results.folder / "networks").rglob("*.pt")
-    (one.results.folder / Key(0, "abs", 0.5).path).unlink()
-    for content in (path.read_bytes()[:1000], b"junk", b""):
-        path.write_bytes(content)
-        with pytest.raises(ResultsError, match="00000.pt is no trained network .*: delete it to train it again"):
-            protocol(tmp_path, little(repetitions=1)).run()
-    torch.save({"params": {}}, path)
-    with pytest.raises(ResultsError, match="it has no estimates"):
-        protocol(tmp_path, little(repetitions=1)).run()
-
-
-def test_fewer_images_are_of_all_classes(tmp_path: Path) -> None:
-    one = protocol(tmp_path, little(images=40))
-    rows = one.networks.train_rows([0, 1])
-    assert rows.shape == (2, 40)
-    for own in rows:
-        assert one.networks.y[own].bincount(minlength=10).tolist() == [4] * 10
-
-
 @pytest.mark.parametrize("chosen", BOTH)
-def test_rows_of_another_network_are_refused(tmp_path: Path, chosen: Settings) -> None:
+def test_rows_of_another_network_are_refused(tmp_path: Path, finished: Path, chosen: Settings) -> None:
     """As when the networks of some records are lost, and another machine's rounding trains others."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     one = protocol(tmp_path, chosen)
-    one.run()
     before = one.results.read()
     shutil.rmtree(one.results.folder / "networks")
     for record in before:
@@ -342,11 +313,3 @@ def test_rows_of_another_network_are_refused(tmp_path: Path, chosen: Settings) -
     with pytest.raises(ValueError, match=f"seed 0: .* accuracy of {here:.2f}%, .* {there:.2f}%: rows on different"):
         protocol(tmp_path, chosen).run()
     assert not any(record.row == "dense" for record in one.results.read() if record.seed == 0)
-
-
-def test_the_first_of_two_runs_that_train_a_network_keeps_it(tmp_path: Path) -> None:
-    one = protocol(tmp_path, little(repetitions=1))
-    first, second = one.networks.dense([0]), one.networks.dense([1])
-    one.cache.save("dense", first)
-    one.cache.save("dense", replace(second, seeds=(0,)))
-    assert torch.equal(one.cache.load("dense", [0]).params["fc1.weight"], first.params["fc1.weight"])

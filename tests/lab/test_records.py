@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prunewald.lab.records import Key, Record, Results, ResultsError, experiment_of, export, import_, read_folder
+from prunewald.lab.records import Key, Record, RecordFolder, ResultsError, experiment_of, export, import_, read_records
 from prunewald.lab.settings import settings
 
 SETTINGS = settings("fashion-mnist", epochs=7)
@@ -17,7 +17,7 @@ ONE = Record(0, "moment:1", 0.9, 0.8, 0.5, 0.7, 0.7, 0.9, 5.0, 1.1, 0.6, 0.1, {"
 
 
 def folder(out: Path, *records: Record) -> Path:
-    results = Results(out, SETTINGS, "some images")
+    results = RecordFolder(out, SETTINGS, "some images")
     for record in records:
         results.write(record)
     return results.folder
@@ -35,8 +35,8 @@ def files(root: Path) -> dict[str, bytes]:
 def test_a_record_is_one_file_named_by_what_it_is_of(tmp_path: Path) -> None:
     root = folder(tmp_path, ONE)
     assert sorted(files(root)) == ["records/moment_1/00000-0.9.json", "settings.json"]
-    assert read_folder(root) == [ONE]
-    results = Results(tmp_path, SETTINGS, "some images")
+    assert read_records(root) == [ONE]
+    results = RecordFolder(tmp_path, SETTINGS, "some images")
     assert results.has(ONE.key)
     assert not results.has(Key(1, "moment:1", 0.9))
     assert experiment_of(root) == "fashion-mnist"
@@ -44,7 +44,7 @@ def test_a_record_is_one_file_named_by_what_it_is_of(tmp_path: Path) -> None:
 
 def test_a_record_that_is_there_stays(tmp_path: Path) -> None:
     root = folder(tmp_path, ONE, replace(ONE, retrained=0.1))
-    assert read_folder(root) == [ONE]
+    assert read_records(root) == [ONE]
 
 
 def test_a_number_that_is_none_is_not_written(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, content: bytes, message: str)
     path = root / ONE.key.path
     path.write_bytes(content)
     with pytest.raises(ResultsError) as error:
-        read_folder(root)
+        read_records(root)
     assert str(path) in str(error.value)
     assert message in str(error.value)
     assert "delete it to compute it again" in str(error.value)
@@ -85,14 +85,14 @@ def test_a_damaged_record_is_named(tmp_path: Path, content: bytes, message: str)
 def test_what_a_killed_writer_leaves_is_no_record(tmp_path: Path) -> None:
     root = folder(tmp_path, ONE)
     (root / "records/moment_1/.prunewald-0123.tmp").write_text('{"seed"')
-    assert read_folder(root) == [ONE]
+    assert read_records(root) == [ONE]
 
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     root = folder(tmp_path, ONE)
     before = files(root)
     with pytest.raises(ResultsError, match="its data is 'some images', not 'other images'; give another --out"):
-        Results(tmp_path, SETTINGS, "other images")
+        RecordFolder(tmp_path, SETTINGS, "other images")
     for old, new, message in (
         ("prunewald results 1", "prunewald results 9", "written by other code"),
         ('"epochs": 7', '"epochs": 8', "its epochs is 8, not 7"),
@@ -100,29 +100,29 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) ->
     ):
         (root / "settings.json").write_bytes(before["settings.json"].replace(old.encode(), new.encode()))
         with pytest.raises(ResultsError, match=message):
-            Results(tmp_path, SETTINGS, "some images")
+            RecordFolder(tmp_path, SETTINGS, "some images")
     strange = before["settings.json"].replace(b'"fashion-mnist"', b'"foo"')
     nameless = before["settings.json"].replace(b'"experiment"', b'"trial"')
     for content in (b"", b"{}", b"[]", b"\xff", strange, nameless):
         (root / "settings.json").write_bytes(content)
         with pytest.raises(ResultsError, match="settings.json"):
-            Results(tmp_path, SETTINGS, "some images")
+            RecordFolder(tmp_path, SETTINGS, "some images")
         with pytest.raises(ResultsError, match="settings.json"):
-            read_folder(root)
+            read_records(root)
     (root / "settings.json").unlink()
     with pytest.raises(ResultsError, match="has records and no settings.json: give another --out"):
-        Results(tmp_path, SETTINGS, "some images")
+        RecordFolder(tmp_path, SETTINGS, "some images")
     del before["settings.json"]
     assert files(root) == before
     with pytest.raises(ResultsError, match="is no results folder"):
-        read_folder(tmp_path)
+        read_records(tmp_path)
 
 
 def test_a_folder_with_files_of_the_users_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / SETTINGS.name).mkdir()
     (tmp_path / SETTINGS.name / "table.txt").write_text("mine")
     with pytest.raises(ResultsError, match=r"has table.txt and no settings.json: give another --out"):
-        Results(tmp_path, SETTINGS, "some images")
+        RecordFolder(tmp_path, SETTINGS, "some images")
     assert list(files(tmp_path)) == [f"{SETTINGS.name}/table.txt"]
 
 
@@ -131,7 +131,7 @@ def test_folders_of_two_machines_merge_by_copying(tmp_path: Path) -> None:
     whole = folder(tmp_path / "c", *several(range(5)))
     shutil.copytree(other, one, dirs_exist_ok=True)
     assert files(one) == files(whole)
-    assert read_folder(one) == read_folder(whole)
+    assert read_records(one) == read_records(whole)
 
 
 def test_export_and_import(tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_import_merges_and_changes_nothing_that_is_there(tmp_path: Path) -> None
     here = folder(tmp_path / "a", mine, *several(range(1, 2)))
     export(folder(tmp_path / "b", *several(range(3))), tmp_path / "b.tar.xz")
     assert import_(tmp_path / "b.tar.xz", tmp_path / "a") == (here, 15)
-    assert mine in read_folder(here)
-    assert len(read_folder(here)) == 24
+    assert mine in read_records(here)
+    assert len(read_records(here)) == 24
 
 
 def test_export_overwrites_nothing(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_archives_that_are_none(tmp_path: Path) -> None:
 
 def test_an_archive_of_other_settings_is_refused(tmp_path: Path) -> None:
     export(folder(tmp_path / "a", ONE), tmp_path / "a.tar.xz")
-    there = Results(tmp_path / "b", SETTINGS, "other images").folder
+    there = RecordFolder(tmp_path / "b", SETTINGS, "other images").folder
     before = files(there)
     with pytest.raises(ResultsError, match="its data is 'other images', not 'some images'"):
         import_(tmp_path / "a.tar.xz", tmp_path / "b")

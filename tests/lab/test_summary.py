@@ -98,6 +98,27 @@ def test_table_columns_never_run_together() -> None:
     assert "n differs" not in summary.table(summary.lines(some(("dense", "abs", "moment:1"))))
 
 
+def test_short_table_has_the_accuracies_alone() -> None:
+    records = some(("dense", "abs", "pseudo:0.01", "moment:1"))
+    records = [replace(r, retrained=r.dense + 0.001 * r.seed) if r.row == "moment:1" else r for r in records]
+    found = summary.lines(records)
+    text = summary.short_table(found)
+    lines = text.splitlines()
+    assert all(len(line) <= 110 for line in lines)
+    assert "mean of 5 networks" in lines[0]
+    (control,) = (line for line in found if line.row == "dense")
+    assert lines[1] == f"Dense {control.dense:.2f}; after as many extra epochs {control.retrained:.2f}: {control.drop}"
+    head = next(line for line in lines if line.startswith("pruned"))
+    assert re.split(r"  +", head) == ["pruned", "criterion", "at once", "over ABS", "retrained", "over ABS"]
+    assert [line.strip()[:4] for line in lines if "  ABS  " in line] == ["50 %", "90 %", "95 %"]
+    for line in found:
+        if line.row == "moment:1":
+            star = " *" if line.p_holm is not None and line.p_holm < 0.05 else ""
+            ours = f"{line.pruned:.2f}  {line.pruned_gain}"
+            assert any(ours in shown and shown.endswith(f"{line.retrained:.2f}  {line.gain}{star}") for shown in lines)
+    assert text.count(" *\n") == sum(line.p_holm is not None and line.p_holm < 0.05 for line in found) > 0
+
+
 def test_one_network_has_no_interval() -> None:
     found = summary.lines(some(seeds=1))
     assert {line.gain for line in found if not line.row.startswith("bootstrap")} == {None}

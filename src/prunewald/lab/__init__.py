@@ -1,1 +1,1 @@
-"""The paper's experiments on the public API: data, models, training, comparison, demo."""
+"""The paper's experiments on the public API: data, networks, protocol, records, tables; the demo is a preset."""

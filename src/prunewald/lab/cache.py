@@ -15,9 +15,11 @@ from prunewald.ensemble import Result
 from prunewald.ensemble.result import joined
 from prunewald.lab.records import ResultsError
 from prunewald.uncertainty import Estimate
-from prunewald.util.files import replacing
+from prunewald.util.files import read_torch, replacing
 
 T = TypeVar("T")
+_NEEDED = {"params", "estimates", "masks"}
+_REMEDY = "delete it to train it again"
 
 
 class Cache:
@@ -27,7 +29,7 @@ class Cache:
         self._folder, self._make = folder, make
 
     def has(self, name: str, seed: int) -> bool:
-        """Whether a network is there."""
+        """Whether the network of this name and seed was kept."""
         return self._path(name, seed).exists()
 
     def save(self, name: str, result: Result, masks: Mapping[str, Tensor] | None = None) -> None:
@@ -42,11 +44,11 @@ class Cache:
                 torch.save(_tables(result.rows([r])) | {"masks": own}, file)
 
     def load(self, name: str, seeds: Sequence[int]) -> Result:
-        """These networks as one result."""
+        """The networks of these seeds as one result, in order."""
         return joined([self._result(name, seed) for seed in seeds])
 
     def masks(self, name: str, seed: int) -> dict[str, Tensor]:
-        """The masks of one network."""
+        """The masks that one network was trained with."""
         return dict(self._read(name, seed)["masks"])
 
     def drop(self, name: str, seed: int) -> None:
@@ -83,16 +85,11 @@ class Cache:
 
     def _read(self, name: str, seed: int) -> dict[str, Any]:
         path = self._path(name, seed)
-        try:
-            tables = dict(torch.load(path, weights_only=True))
-            if missing := {"params", "estimates", "masks"} - tables.keys():
-                raise ValueError(f"it has no {min(missing)}")
-        except OSError:
-            raise
-        except Exception as error:  # whatever torch makes of other bytes
-            said = str(error).splitlines()[:1]
-            raise ResultsError(f"{path} is no trained network ({said}): delete it to train it again") from error
-        return tables
+        tables = read_torch(path, "trained network", _REMEDY, ResultsError)
+        missing = _NEEDED - (tables.keys() if isinstance(tables, dict) else set())
+        if missing:
+            raise ResultsError(f"{str(path)!r} is no trained network (it has no {min(missing)}): {_REMEDY}")
+        return dict(tables)
 
     def _path(self, name: str, seed: int) -> Path:
         return self._folder / name.replace(":", "_") / f"{seed:05}.pt"

@@ -1,163 +1,171 @@
-"""The demo: the paper's first experiment in two minutes, as a table, a figure and a pruned model."""
+"""`prunewald demo`: the paper's first experiment in two minutes, as a table, a figure and a pruned model.
+
+It is `prunewald reproduce fashion-mnist --preset demo` on a CPU, without the folder of records that goes on where a
+run was stopped: a demo starts afresh each time, and leaves three files.
+"""
 
 import io
 import json
-import os
-import platform
-import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 import prunewald as pw
-from prunewald.figures import Marks, accuracy_drop, write
-from prunewald.lab.architectures import PaperCNN
-from prunewald.lab.data import fashion_mnist
-from prunewald.lab.pool import Tick, cpus, each
-from prunewald.lab.table import rows, table
-from prunewald.lab.train import accuracy
-from prunewald.lab.trial import ABS, BOOTSTRAP, MOMENT, Keep, Settings, Trial, run_trial, ticks
+from prunewald.ensemble import Result, RMSprop, carry
+from prunewald.ensemble.replicas import build
+from prunewald.figures import write
+from prunewald.lab import summary
+from prunewald.lab.data import Raw, embedded, load
+from prunewald.lab.machine import Machine, environment
+from prunewald.lab.methods import methods_of, parse
+from prunewald.lab.networks import Networks, model_of
+from prunewald.lab.pages import needs
+from prunewald.lab.pool import Tick, each
+from prunewald.lab.protocol import Protocol
+from prunewald.lab.records import Key, Record, read_records
+from prunewald.lab.reproduce import Run
+from prunewald.lab.settings import Settings, SettingsError
+from prunewald.util.files import replacing
 from prunewald.util.progress import progress_bar
 
-STYLE = {ABS: ("black", "x"), BOOTSTRAP: ("darkorange", "^"), MOMENT: ("tab:blue", "s")}
+KEPT = "moment:1"  # the method whose pruned network is saved
 
 
 @dataclass(frozen=True)
-class Demo(Settings):
-    """The demo's settings: those of a trial, how many seeds, where the files go, how many processes."""
+class Demo:
+    """What a demo gave: its numbers, and the folder with figure.png, results.json and model.pw."""
 
-    seeds: int = 6
-    out: Path = Path("demo")
-    workers: int = 0  # 0: as many as there are processors
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.seeds < 2:
-            raise ValueError(f"seeds {self.seeds}: give 2 or more, since an interval needs two networks")
-        if self.workers < 0:
-            raise ValueError(f"workers {self.workers}: give 1 or more, or 0 for one a processor")
-
-
-@dataclass(frozen=True)
-class DemoResult:
-    """What a demo gave: every number, and the files it wrote."""
-
-    config: Demo
-    trials: tuple[Trial, ...]
+    settings: Settings
+    data: str
+    records: Sequence[Record]
     environment: dict[str, Any]
-    model: Path
-    figure: Path
-    numbers: Path
+    out: Path
+    loaded: float  # the test accuracy of the model that was read back from its file
 
     def __str__(self) -> str:
-        return table(self.trials)
+        return f"{summary.short_table(summary.lines(self.records))}\n\n{self.farewell()}"
+
+    def farewell(self) -> str:
+        """Say where the files are, how small the model is, and that it works when loaded."""
+        model, key, dense = self.out / "model.pw", kept_key(self.settings), _dense_bytes(self.settings)
+        stored = model.stat().st_size
+        times = f"{dense / stored:.1f} times less than torch.save of the dense one: {dense:,}"
+        return "\n".join(
+            [
+                f"figure   {self.out / 'figure.png'}",
+                f"numbers  {self.out / 'results.json'}",
+                f"model    {model}: {key.level:.0%} pruned by {parse(key.row).label}, retrained; "
+                f"loaded back, {self.loaded:.2%} of the test images right",
+                f"         {stored:,} bytes, {times}",
+            ]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Every number, as JSON can hold it."""
+        records = [{name: value for name, value in vars(one).items() if name != "environment"} for one in self.records]
         return {
-            "config": {name: _plain(value) for name, value in asdict(self.config).items()},
+            "settings": asdict(self.settings),
+            "data": self.data,
             "environment": self.environment,
-            "trials": [asdict(trial) for trial in self.trials],
-            "summary": [asdict(row) for row in rows(self.trials)],
+            "records": records,
+            "summary": summary.as_json(summary.lines(self.records)),
         }
 
 
-def run(config: Demo) -> DemoResult:
-    """Run the demo and write figure.png, results.json and model.pw into its folder."""
+def demo(settings: Settings, out: Path, data: Path | None = None, workers: int = 0) -> Demo:
+    """Run a demo, and write figure.png, results.json and model.pw into a folder, over those of an earlier one.
+
+    `data` is a folder with the full Fashion-MNIST; without it the embedded part is taken, whatever the environment
+    says. `workers` is the number of processes, 0 for one a processor; it changes no number.
+    """
+    if settings.repetitions < 2:
+        raise SettingsError(f"--seeds={settings.repetitions}: give 2 or more, since an interval needs two networks")
     _need_extras()
-    fashion_mnist(0, config.data)  # a bad folder should show before the work begins
-    config.out.mkdir(parents=True, exist_ok=True)
-    start = time.perf_counter()
-    workers = min(config.workers or cpus(), config.seeds)
-    with progress_bar(total=config.seeds * ticks(config), unit="epoch") as bar:
-        trials = each(partial(_one, config, _keep(config)), range(config.seeds), workers, bar)
-    environment = _environment(workers, time.perf_counter() - start)
-    paths = (config.out / name for name in ("model.pw", "figure.png", "results.json"))
-    result = DemoResult(config, tuple(trials), environment, *paths)
-    write(_figure(trials), result.figure)
-    _write_json(result.to_dict(), result.numbers)
-    return result
+    read: Callable[[], Raw] = embedded if data is None else partial(load, settings.experiment, data)
+    source, machine = read().source, Machine(device="cpu", workers=workers)  # bad ones show before the work begins
+    out.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+    with TemporaryDirectory(prefix="prunewald-", ignore_cleanup_errors=True) as folder:
+        run = Run(settings, Path(folder), machine, read)
+        loaded = _train(run, out / "model.pw")
+        records = read_records(run.out / settings.name)
+    used = {"processes": run.workers(), "threads": 1, "seconds": round(time.perf_counter() - began, 1)}
+    found = Demo(settings, source, records, environment(torch.device("cpu")) | used, out, loaded)
+    title = f"{source}: pruned and retrained,\n{settings.repetitions} networks, 95 % intervals"
+    write(summary.figure(summary.lines(records), title), out / "figure.png")
+    with replacing(out / "results.json") as file:
+        file.write((json.dumps(found.to_dict(), indent=1, allow_nan=False) + "\n").encode())
+    return found
 
 
-def farewell(result: DemoResult) -> str:
-    """Say where the files are, how small the model is, and that it works when loaded."""
-    keep, data = _keep(result.config), fashion_mnist(0, result.config.data)
-    model = pw.load(result.model, into=PaperCNN())
-    stored, dense = result.model.stat().st_size, _dense_bytes()
-    return "\n".join(
-        [
-            f"figure   {result.figure}",
-            f"numbers  {result.numbers}",
-            f"model    {result.model}: {keep.level:.0%} pruned by {keep.method}, retrained; "
-            f"loaded back, {accuracy(model, *data.test):.2%} of the test images right",
-            f"         {stored:,} bytes, {dense / stored:.1f} times less than torch.save of the dense one: {dense:,}",
-        ]
-    )
+def kept_key(settings: Settings) -> Key:
+    """Which network is saved: the first, pruned by the second moment to the level nearest to 90 %."""
+    return Key(settings.first_seed, KEPT, min(settings.levels, key=lambda level: abs(level - 0.9)))
 
 
-def _keep(config: Demo) -> Keep:
-    return Keep(MOMENT, min(config.levels, key=lambda level: abs(level - 0.9)), config.out / "model.pw")
+def epochs_of(settings: Settings) -> int:
+    """The epochs of a demo: of each network's training, its control's, those after each pruning, and the kept one's."""
+    cells = 1 + len(settings.levels) * (len(methods_of(settings)) - 1)
+    return settings.repetitions * (settings.epochs + settings.retrain_epochs * cells) + settings.retrain_epochs
 
 
-def _one(config: Demo, keep: Keep, seed: int, tick: Tick) -> Trial:
-    return run_trial(config, seed, tick, keep if seed == 0 else None)
+def _train(run: Run, path: Path) -> float:
+    """Make all records and save one network, in processes of one thread each; returns the accuracy of the saved one."""
+    with progress_bar(total=epochs_of(run.settings), unit="epoch") as bar:
+        parts = each(partial(_part, run, path), run.parts(), run.workers(), bar)
+    return next(loaded for loaded in parts if loaded is not None)
 
 
-def _figure(trials: Sequence[Trial]) -> Any:
-    marks, summary = [], rows(trials)
-    for method, (color, marker) in STYLE.items():
-        chosen = [row for row in summary if row.method == method]
-        drops = [row.drop for row in chosen]
-        marks.append(
-            Marks(
-                method,
-                [row.level for row in chosen],
-                [drop.mean for drop in drops],
-                [drop.low for drop in drops],
-                [drop.high for drop in drops],
-                color,
-                marker,
-            )
-        )
-    control = 100 * statistics.fmean(trial.control - trial.dense for trial in trials)
-    title = f"Fashion-MNIST, pruned and retrained; mean of {len(trials)} networks, 95 % intervals"
-    return accuracy_drop(marks, control, title)
+def _part(run: Run, path: Path, seeds: Sequence[int], tick: Tick) -> float | None:
+    """What one process does; the accuracy of the saved network, if it is among its own."""
+    said = [""]
+
+    def say(text: str) -> None:
+        said[0] = text.partition(" ")[0]  # whether they are trained or retrained; a bar has no place for more
+
+    def finished(epochs: int) -> None:
+        for _ in range(epochs):
+            tick(said[0])
+
+    protocol = run.protocol(seeds, run.read(), say, progress=finished)
+    protocol.run()
+    return _save_kept(protocol, path) if kept_key(run.settings).seed in seeds else None
 
 
-def _environment(workers: int, seconds: float) -> dict[str, Any]:
-    return {
-        "prunewald": pw.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "processes": workers,
-        "threads": 1,
-        "seconds": round(seconds, 1),
-    }
+def _save_kept(protocol: Protocol, path: Path) -> float:
+    """Save one of the pruned and retrained networks with its report; returns its accuracy when it is read back."""
+    networks, key = protocol.networks, kept_key(protocol.networks.settings)
+    pw.save(_pruned(networks, protocol.cache.load("dense", [key.seed]), key), path)
+    loaded = pw.load(path, into=build(networks.make, key.seed))
+    return networks.test({name: tensor[None] for name, tensor in loaded.state_dict().items()})[0]
 
 
-def _dense_bytes() -> int:
+def _pruned(networks: Networks, dense: Result, key: Key) -> pw.Pruner:
+    """The network of a record once more, as a model with its Pruner: the protocol keeps only numbers of it."""
+    settings, model = networks.settings, dense.module(0)
+    params: dict[str, Tensor] = dict(model.named_parameters())
+    optimizer = RMSprop(lr=settings.lr).build(params.values())
+    carry.restore_(optimizer, params, carry.unstacked(dense.optimizer_state))
+    criterion = parse(key.row).criterion(key.seed)
+    pruner = pw.Pruner(model, optimizer, criterion=criterion, uncertainty=pw.SecondMoment(), targets=[nn.Linear])
+    pruner.prune(key.level)
+    masks = {name: mask[None] for name, mask in pruner.masks.items()}
+    retrained = networks.retrained(dense, masks, settings.epochs, collect=False)
+    model.load_state_dict(retrained.module(0).state_dict())
+    return pruner
+
+
+def _dense_bytes(settings: Settings) -> int:
     buffer = io.BytesIO()
-    torch.save(PaperCNN().state_dict(), buffer)
+    torch.save(build(model_of(settings, 10), 0).state_dict(), buffer)
     return buffer.tell()
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
-
-
-def _write_json(content: dict[str, Any], path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _need_extras() -> None:
@@ -166,4 +174,4 @@ def _need_extras() -> None:
         import matplotlib.figure  # noqa: F401
         import scipy.stats  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"the demo needs {error.name}: pip install 'prunewald[demo]'") from error
+        raise ImportError(needs(error)) from error

@@ -1,4 +1,6 @@
-"""The rows of a table: a criterion, and where its sigma comes from, spelled in a few letters.
+"""The methods that are compared: a criterion, and where its sigma comes from, spelled in a few letters.
+
+A spelling names a row of the table, a flag of the command line and a folder of records:
 
 `abs`, `random`, `dense` (nothing pruned, the same extra epochs), or `SIGMA:LAMBDA` with SIGMA one of `pseudo` (the last
 B steps), `every` (B steps over the whole training), `moment`, `bootstrap` (independent initialisations),
@@ -8,12 +10,13 @@ B steps), `every` (B steps over the whole training), `moment`, `bootstrap` (inde
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 import prunewald as pw
+from prunewald.core.base import Criterion
 from prunewald.lab.settings import Settings, SettingsError
 
 REFERENCE, CONTROL = "abs", "dense"
@@ -35,22 +38,22 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Method:
-    """A method."""
+    """One way to prune: the source of sigma, lambda*, and what else is done differently."""
 
-    sigma: str  # or abs, random, dense
+    sigma: str  # one of SIGMAS; or abs, random, dense, which have none
     lam: float = 0.0
-    marks: frozenset[str] = frozenset()
+    marks: frozenset[str] = frozenset()  # some of formula, permuted, inverted
 
     @property
     def text(self) -> str:
-        """Its short spelling, the same for the same method."""
+        """The short spelling, the same for the same method."""
         if self.sigma not in SIGMAS:
             return self.sigma
         return ":".join([self.sigma, _short(self.lam), *(mark for mark in _MARKS if mark in self.marks)])
 
     @property
     def label(self) -> str:
-        """As tables name it."""
+        """The name in a table or a figure."""
         name = _NAMES[self.sigma]
         if self.sigma not in SIGMAS:
             return name
@@ -59,16 +62,16 @@ class Method:
 
     @property
     def bootstraps(self) -> bool:
-        """Whether replicas are trained for it."""
+        """Whether sigma is measured on bootstrap replicas, which have to be trained first."""
         return self.sigma.startswith("bootstrap")
 
     @property
     def start(self) -> str:
-        """Where the replicas of its bootstrap start."""
+        """Where the replicas of a bootstrap start: "independent", "same" or "warm"."""
         return self.sigma.removeprefix("bootstrap").removeprefix("-") or "independent"
 
     def criterion(self, seed: int) -> Any:
-        """What scores the weights of one network."""
+        """The criterion that scores the weights of the network with this seed."""
         if self.sigma == "abs":
             return pw.Magnitude()
         if self.sigma == "random":
@@ -78,20 +81,19 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Inverted:
-    """Another criterion upside down."""
+class Inverted(Criterion):
+    """Another criterion upside down, as a sanity check: what it would keep is pruned first."""
 
-    of: Any
-    uses_sigma = True
+    of: Criterion
+    uses_sigma: ClassVar[bool | None] = True
 
     def __call__(self, stats: pw.WeightStats) -> Tensor:
-        """The negative score."""
-        score: Tensor = self.of(stats)
-        return score.neg()
+        """The negative of the other criterion's scores."""
+        return self.of(stats).neg()
 
 
 def parse(text: str) -> Method:
-    """A row from its spelling."""
+    """The method that a spelling means; an unknown one is a SettingsError."""
     head, *rest = text.split(":")
     if head in (REFERENCE, CONTROL, "random") and not rest:
         return Method(head)
@@ -111,25 +113,25 @@ def parse(text: str) -> Method:
     return Method(head, lam, frozenset(rest[1:]))
 
 
-def rows_of(settings: Settings) -> list[Method]:
-    """The rows asked for, after the dense control."""
-    rows = [parse(text) for text in settings.rows]
-    if twice := [row for place, row in enumerate(rows) if row in rows[:place]]:
+def methods_of(settings: Settings) -> list[Method]:
+    """The methods of an experiment, after the dense control, which is always there."""
+    methods = [parse(text) for text in settings.rows]
+    if twice := [method for place, method in enumerate(methods) if method in methods[:place]]:
         raise SettingsError(f"--rows {' '.join(settings.rows)}: {twice[0].text} is there twice")
-    for row in rows:
-        if settings.iterative and row.sigma in SIGMAS and row.sigma not in _EACH_ROUND:
+    for method in methods:
+        if settings.iterative and method.sigma in SIGMAS and method.sigma not in _EACH_ROUND:
             raise SettingsError(
-                f"row {row.text!r} in an iterative run, which estimates sigma anew in each round: give "
+                f"row {method.text!r} in an iterative run, which estimates sigma anew in each round: give "
                 f"{' or '.join(_EACH_ROUND)}"
             )
-    return [Method(CONTROL), *(row for row in rows if row.sigma != CONTROL)]
+    return [Method(CONTROL), *(method for method in methods if method.sigma != CONTROL)]
 
 
-def choose(row: Method, model: nn.Module, level: float, seed: int, sigma: Mapping[str, Tensor], alive: Any) -> Any:
+def choose(method: Method, model: nn.Module, level: float, seed: int, sigma: Mapping[str, Tensor], alive: Any) -> Any:
     """The masks of one network pruned to a level, and the report. `alive`: the masks of an earlier round, or None."""
-    given: dict[str, Any] = {"targets": [nn.Linear], "criterion": row.criterion(seed)}
-    if row.sigma in SIGMAS:
-        given["uncertainty"] = _permuted(sigma, seed, alive) if "permuted" in row.marks else dict(sigma)
+    given: dict[str, Any] = {"targets": [nn.Linear], "criterion": method.criterion(seed)}
+    if method.sigma in SIGMAS:
+        given["uncertainty"] = _permuted(sigma, seed, alive) if "permuted" in method.marks else dict(sigma)
     pruner = pw.Pruner(model, **given)
     if alive is not None:
         pruner.set_masks(alive)
@@ -138,9 +140,9 @@ def choose(row: Method, model: nn.Module, level: float, seed: int, sigma: Mappin
     return masks, report
 
 
-def prepared(row: Method, sigma: Tensor, dead: Tensor | None) -> Tensor:
-    """Sigma as the row takes it: unless the formula decides, what no gradient reached is wholly uncertain."""
-    if dead is None or "formula" in row.marks:
+def prepared(method: Method, sigma: Tensor, dead: Tensor | None) -> Tensor:
+    """Sigma as the method takes it: unless the formula decides, what no gradient reached is wholly uncertain."""
+    if dead is None or "formula" in method.marks:
         return sigma
     # An infinite sigma gives tau = 0, and ties are broken by |w|: dead first, as the Pruner's own estimators do.
     return sigma.masked_fill(dead, torch.inf)

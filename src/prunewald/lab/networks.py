@@ -19,11 +19,11 @@ from prunewald.lab.data import Raw, split
 from prunewald.lab.settings import Settings
 
 Table = dict[str, Tensor]
-COLLECTED = ("pseudo", "moment", "every")  # in this order; a retraining has the first two
+COLLECTED = ("pseudo", "moment", "every")  # the estimates of a training, in order; a retraining has the first two
 
 
 def model_of(settings: Settings, classes: int) -> Callable[[], nn.Module]:
-    """What builds the experiment's network."""
+    """A function that builds the experiment's network, for `train_many`."""
     if settings.experiment == "imagenet100":
         return partial(VGG11, classes, settings.side, settings.dropout)
     kinds: dict[str, Callable[..., nn.Module]] = {"fashion-mnist": PaperCNN, "cifar10": SmallAlexNet, "mnist": MLP}
@@ -45,7 +45,7 @@ class Networks:
 
     @classmethod
     def of(cls, settings: Settings, raw: Raw, device: torch.device, **how: Any) -> "Networks":
-        """Put the data on the device."""
+        """Networks of an experiment, with its data on the device; `how` are more arguments of `train_many`."""
         x, test = (part.x.to(device).float().div_(255) for part in (raw.train, raw.test))
         if device.type == "cpu":
             # The faster way for every network here; and what the clock decides would not be the same in every run.
@@ -70,7 +70,7 @@ class Networks:
         return rows[:, torch.arange(count) * rows.shape[1] // count]  # of all classes, also where they are in order
 
     def dense(self, seeds: Sequence[int], folder: Path | None = None) -> Result:
-        """Networks from scratch; on the way `COLLECTED` is collected. `folder`: of a training that may be killed."""
+        """Train networks from scratch and collect `COLLECTED`; `folder` keeps what is needed to go on after a kill."""
         epochs, last = self.settings.epochs, min(self.settings.last, self._steps(self.settings.epochs))
         every = pw.PseudoBootstrap(every=max(1, self._steps(epochs) // last))
         collect = [pw.PseudoBootstrap(last=last), pw.SecondMoment(), every]
@@ -79,7 +79,7 @@ class Networks:
     def retrained(
         self, start: Result, masks: Table, first_epoch: int, folder: Path | None = None, *, collect: bool
     ) -> Result:
-        """The same networks trained on with what the masks leave; those of one seed see the same batches."""
+        """Train networks on with what the masks leave of them; those of one seed see the same batches."""
         epochs = self.settings.retrain_epochs
         last = min(self.settings.last, self._steps(epochs))
         window = [pw.PseudoBootstrap(last=last), pw.SecondMoment()] if collect else []
@@ -88,7 +88,7 @@ class Networks:
         return self._train(start.seeds, rows, epochs, folder, **more)
 
     def replicas(self, trained: Result, start: str, count: int, folder: Path | None = None) -> Result:
-        """Bootstrap replicas of each network: `count` rows a network, in their order."""
+        """Train `count` bootstrap replicas of each network; they are rows of the result, network by network."""
         rows, seeds = [], []
         for seed, own in zip(trained.seeds, self.train_rows(trained.seeds), strict=True):
             generator = torch.Generator().manual_seed(seed)
@@ -125,7 +125,7 @@ class Networks:
         )
 
     def test(self, state: Table) -> list[float]:
-        """Test accuracies."""
+        """The test accuracy of each network of a state."""
         return [float(a) for a in accuracies(self.make, state, self.test_x, self.test_y)]
 
     def validation(self, state: Table, seeds: Sequence[int]) -> list[float]:

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import torch
 from prunewald.util.progress import Bar
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 Tick = Callable[[str], None]
 
 _ticks: Any = None  # in a worker: the queue of progress
@@ -32,11 +33,11 @@ def cpus() -> int:
     return os.cpu_count() or 1
 
 
-def each(job: Callable[[Item, Tick], Result], items: Sequence[Item], workers: int, bar: Bar) -> list[Result]:
+def each(job: Callable[[Item, Tick], Answer], items: Sequence[Item], workers: int, bar: Bar) -> list[Answer]:
     """List job(item, tick) of every item, in order; tick(text) moves the bar on by one.
 
     With more than one worker the job and its arguments are pickled, and a script that calls this needs the
-    usual `if __name__ == "__main__"`.
+    usual `if __name__ == "__main__"`. Workers end when this process ends, however it does.
     """
     if workers > 1:
         return _spread(job, items, workers, bar)
@@ -44,7 +45,7 @@ def each(job: Callable[[Item, Tick], Result], items: Sequence[Item], workers: in
         return [job(item, lambda text: _show(bar, text)) for item in items]
 
 
-def _spread(job: Callable[[Item, Tick], Result], items: Sequence[Item], workers: int, bar: Bar) -> list[Result]:
+def _spread(job: Callable[[Item, Tick], Answer], items: Sequence[Item], workers: int, bar: Bar) -> list[Answer]:
     # Not fork: a fork of a process whose OpenMP threads have started can hang.
     context = multiprocessing.get_context("spawn")
     ticks, stop = context.Queue(), context.Event()
@@ -82,10 +83,19 @@ def _start(ticks: Any, stop: Any) -> None:
     _ticks, _stop = ticks, stop
     # Ctrl-C reaches the whole group: the workers end at once and the parent tells the user.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
 
 
-def _work(job: Callable[[Item, Tick], Result], item: Item) -> Result:
+def _end_with_parent() -> None:
+    """The parent may be killed without a word, and then nobody waits for this process."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(job: Callable[[Item, Tick], Answer], item: Item) -> Answer:
     return job(item, _tick)
 
 

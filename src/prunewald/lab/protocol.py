@@ -1,4 +1,4 @@
-"""The protocol: train, prune by every row to every level, retrain, measure; all networks together, piece by piece."""
+"""The protocol: train, prune by every method to every level, retrain, measure; networks together, piece by piece."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,36 +14,65 @@ from torch import Tensor, nn
 from prunewald.ensemble import Result
 from prunewald.ensemble.result import joined
 from prunewald.lab.cache import Cache
-from prunewald.lab.methods import CONTROL, SIGMAS, Method, choose, parse, prepared, rows_of
+from prunewald.lab.methods import CONTROL, SIGMAS, Method, choose, methods_of, parse, prepared
 from prunewald.lab.networks import COLLECTED, Networks, Table
-from prunewald.lab.records import Key, Record, Results, ResultsError
+from prunewald.lab.pieces import Pieces
+from prunewald.lab.records import Key, Record, RecordFolder, ResultsError
 
-T = TypeVar("T")
-_PIECE = 120.0  # seconds of a piece
 _ROUNDING = 2.5  # images that may be seen in another way when the same network is measured on another machine
 
 
-class Over(Exception):
-    """The time that was given is over: what is finished is kept."""
+class Group(NamedTuple):
+    """Networks that are pruned, retrained and measured together, one for each key."""
+
+    keys: Sequence[Key]
+    source: Result  # the trained networks
+    at: Sequence[int]  # the row of the source that each key starts from
+    alive: Sequence[Table | None]  # the masks of the level before, in an iterative run
+    epoch: int  # how many epochs they were trained for until now
+
+
+class Chosen(NamedTuple):
+    """The masks of one network, and the share of the kept weights that magnitude would keep too."""
+
+    masks: Table
+    overlap: float
+
+
+class Chain(NamedTuple):
+    """A network that one method prunes further and further."""
+
+    seed: int
+    row: str
+
+    def at(self, level: float) -> str:
+        """The name in the cache of the network at a level."""
+        return f"chain-{self.row}-{level:g}"
+
+
+class Reached(NamedTuple):
+    """How far a chain has come: the place of the next level, the network, and what is left of it."""
+
+    place: int
+    network: Result
+    masks: Table | None
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """One experiment, on its networks, with its results and its cache of trained networks."""
+    """One experiment, on its networks, with its records and its cache of trained networks."""
 
     networks: Networks
-    results: Results
+    results: RecordFolder
     cache: Cache
     seeds: Sequence[int]
-    piece: int  # networks trained between two savings; 0: what takes some minutes, at most `most`
-    most: int
-    deadline: float
+    pieces: Pieces
     environment: dict[str, Any]
     say: Callable[[str], None]
     known: dict[int, float] = field(default_factory=dict)  # dense accuracies
 
     def run(self) -> None:
-        """All that is not finished yet."""
+        """Do all that is not finished yet."""
         if self.networks.settings.iterative:
             self._chains()
         else:
@@ -52,157 +81,20 @@ class Protocol:
     # ---- networks to prune ---------------------------------------------------------------------------------------
 
     def _dense(self, seeds: Sequence[int]) -> None:
-        for some, folder in self._pieces("dense", seeds, lambda seed: self.cache.has("dense", seed)):
+        for some, folder in self.pieces.of("dense", seeds, lambda seed: self.cache.has("dense", seed)):
             self.say(f"training {len(some)} networks")
             self.cache.save("dense", self.networks.dense(some, folder))
-        for first in range(0, len(seeds), self.most):
-            self._dense_accuracy(seeds[first : first + self.most])
+        for first in range(0, len(seeds), self.pieces.most):
+            self._dense_accuracy(seeds[first : first + self.pieces.most])
 
     def _bootstrap(self, start: str, seeds: Sequence[int]) -> None:
         name, count = f"bootstrap-{start}", self.networks.settings.replicas
-        for some, folder in self._pieces(name, seeds, lambda seed: self.cache.has(name, seed), each=count):
+        for some, folder in self.pieces.of(name, seeds, lambda seed: self.cache.has(name, seed), each=count):
             self.say(f"training {len(some)} x {count} bootstrap replicas, {start} start")
             trained = self.cache.load("dense", some)
             found = self.networks.replicas(trained, start, count, folder)
             sigma = {n: p.reshape(-1, count, *p.shape[1:]).std(1) for n, p in found.params.items()}
             self.cache.save(name, replace(trained, params=sigma, optimizer_state={}, estimates=()))
-
-    # ---- cells ---------------------------------------------------------------------------------------------------
-
-    def _one_shot(self) -> None:
-        settings = self.networks.settings
-        rows = rows_of(settings)
-        keys = [
-            Key(seed, row.text, level)
-            for seed in self.seeds
-            for row in rows
-            for level in ((0.0,) if row.sigma == CONTROL else settings.levels)
-            if not row.bootstraps or seed in settings.seeds[: settings.bootstrap_repetitions]
-        ]
-        missing = [key for key in keys if not self.results.has(key)]
-        self._dense(_seeds(missing))
-        for row in rows:
-            if row.bootstraps:
-                self._bootstrap(row.start, _seeds(key for key in missing if key.row == row.text))
-        for some, folder in self._pieces("cells", missing, self.results.has):
-            seeds = _seeds(some)
-            at = [seeds.index(key.seed) for key in some]
-            self._cell(some, self.cache.load("dense", seeds), at, None, settings.epochs, folder, collect=False)
-
-    def _chains(self) -> None:
-        """Iterative: each network and row goes through the levels; as many as fit go together."""
-        settings = self.networks.settings
-        levels = settings.levels
-        chains = [
-            Chain(seed, row.text)
-            for seed in self.seeds
-            for row in rows_of(settings)
-            if self._missing(Chain(seed, row.text))
-        ]
-        self._dense(_seeds(chains))
-        pieces = self._pieces("chains", chains, lambda chain: not self._missing(chain), savings=len(levels))
-        for some, folder in pieces:
-            states = {chain: self._state(chain) for chain in some}
-            for place, level in enumerate(levels):
-                todo = [chain for chain in some if states[chain].place == place]
-                if not todo:
-                    continue
-                self._check_time()
-                keys = [Key(chain.seed, chain.row, level) for chain in todo]
-                before = [states[chain] for chain in todo]
-                start, alive = joined([state.network for state in before]), [state.masks for state in before]
-                epoch = settings.epochs + place * settings.retrain_epochs
-                done, masks = self._cell(keys, start, range(len(todo)), alive, epoch, folder, collect=True)
-                for r, chain in enumerate(todo):
-                    own = {name: mask[r] for name, mask in masks.items()}
-                    states[chain] = State(place + 1, done.rows([r]), own)
-                    self._keep(chain, states[chain])
-                for file in folder.glob("*.pt"):  # this level is kept; the next is a training of its own
-                    file.unlink(missing_ok=True)
-
-    def _missing(self, chain: "Chain") -> list[int]:
-        """The places of the levels that have no record."""
-        levels = self.networks.settings.levels
-        return [place for place, level in enumerate(levels) if not self.results.has(Key(*chain, level))]
-
-    def _state(self, chain: "Chain") -> "State":
-        """Where a chain goes on: after the last level before its first missing record, or from the beginning."""
-        levels, missing = self.networks.settings.levels, self._missing(chain)
-        for place in range(missing[0] if missing else 0, 0, -1):
-            # Another run may be at work on it, and be ahead.
-            with suppress(FileNotFoundError):
-                name = chain.at(levels[place - 1])
-                return State(place, self.cache.load(name, [chain.seed]), self.cache.masks(name, chain.seed))
-        return State(0, self.cache.load("dense", [chain.seed]), None)
-
-    def _keep(self, chain: "Chain", state: "State") -> None:
-        """The last state is enough, and none of a chain that is finished."""
-        levels = self.networks.settings.levels
-        if state.place < len(levels):
-            masks = {name: mask[None] for name, mask in (state.masks or {}).items()}
-            self.cache.save(chain.at(levels[state.place - 1]), state.network, masks)
-        if state.place > 1:
-            self.cache.drop(chain.at(levels[state.place - 2]), chain.seed)
-
-    def _cell(
-        self,
-        keys: Sequence[Key],
-        source: Result,
-        at: Sequence[int],
-        alive: Sequence[Table | None] | None,
-        epoch: int,
-        folder: Path,
-        *,
-        collect: bool,
-    ) -> tuple[Result, Table]:
-        """Prune, retrain and measure networks together, `at` these rows of the source, and keep a record of each."""
-        began = time.perf_counter()
-        chosen = [self.masks(key, source, at[r], alive[r] if alive else None) for r, key in enumerate(keys)]
-        masks = {name: torch.stack([masks[name] for masks, _ in chosen]) for name in chosen[0][0]}
-        start = replace(source, estimates=(), second_moment={}).rows(at)
-        at_once = self.networks.test({n: t * masks[n] if n in masks else t for n, t in start.state.items()})
-        self.say(f"retraining {len(keys)} networks: {', '.join(dict.fromkeys(key.row for key in keys))}")
-        done = self.networks.retrained(start, masks, epoch, folder, collect=collect)
-        retrained, validation = self.networks.test(done.state), self.networks.validation(done.state, done.seeds)
-        dense = self._dense_accuracy(_seeds(keys))
-        seconds = round((time.perf_counter() - began) / len(keys), 2)
-        for r, key in enumerate(keys):
-            own = {name: mask[r] for name, mask in masks.items()}
-            self.results.write(
-                Record(
-                    seed=key.seed,
-                    row=key.row,
-                    level=key.level,
-                    dense=dense[key.seed],
-                    pruned=at_once[r],
-                    retrained=retrained[r],
-                    validation=validation[r],
-                    sparsity=1 - _kept(own) / sum(mask.numel() for mask in own.values()),
-                    **self._costs(start, own),
-                    overlap=chosen[r][1],
-                    frozen=_dead_share(source, at[r], own),
-                    environment=self.environment | {"seconds": seconds, "how": done.how},
-                )
-            )
-        return done, masks
-
-    def masks(self, key: Key, start: Result, r: int, alive: Table | None) -> tuple[Table, float]:
-        """The masks of one network, and their overlap with magnitude's."""
-        row, model = parse(key.row), start.module(r)
-        weights = _dense_weights(model)
-        if row.sigma == CONTROL:
-            return {name: torch.ones_like(weight, dtype=torch.bool) for name, weight in weights.items()}, 1.0
-        sigma = self._sigma(row, key.seed, start, r, list(weights)) if row.sigma in SIGMAS else {}
-        masks, report = choose(row, model, key.level, key.seed, sigma, alive)
-        return masks, sum(one.overlap * one.kept for one in report.rows) / report.kept
-
-    def _sigma(self, row: Method, seed: int, start: Result, r: int, names: Sequence[str]) -> Table:
-        if row.bootstraps:
-            sigma = self.cache.load(f"bootstrap-{row.start}", [seed]).params
-            dead = start.estimates[0]
-            return {n: prepared(row, sigma[n][0], _row(dead[n].dead, r)) for n in names}
-        collected = start.estimates[COLLECTED.index(row.sigma)]
-        return {n: prepared(row, collected[n].sigma[r], _row(collected[n].dead, r)) for n in names}
 
     def _dense_accuracy(self, seeds: Sequence[int]) -> dict[int, float]:
         new = [seed for seed in seeds if seed not in self.known]
@@ -222,79 +114,156 @@ class Protocol:
                 "networks/ of those records along, or give another --out"
             )
 
-    def _costs(self, start: Result, masks: Table) -> dict[str, float]:
-        total = sum(param[0].numel() for param in start.params.values())
-        gone = sum(mask.numel() for mask in masks.values()) - _kept(masks)
-        costs = self.networks_costs
-        share = {name: float(mask.float().mean()) for name, mask in masks.items()}
-        left = sum(cost * share.get(name, 1.0) for name, cost in costs.items())
-        return {"compression": total / (total - gone), "speedup": sum(costs.values()) / left}
+    # ---- one shot ------------------------------------------------------------------------------------------------
 
-    @property
-    def first(self) -> int:
-        """The least networks of a piece: a GPU trains some in the time of one, a cluster wants work for all of it."""
-        if "executor" in self.networks.how:
-            return 64
-        return 1 if self.networks.x.device.type == "cpu" else 16
+    def _one_shot(self) -> None:
+        """Every method prunes every trained network to every level."""
+        epochs, methods = self.networks.settings.epochs, methods_of(self.networks.settings)
+        missing = [key for key in self._keys(methods) if not self.results.has(key)]
+        self._dense(_seeds(missing))
+        for method in methods:
+            if method.bootstraps:
+                self._bootstrap(method.start, _seeds(key for key in missing if key.row == method.text))
+        for some, folder in self.pieces.of("cells", missing, self.results.has):
+            seeds = _seeds(some)
+            at = [seeds.index(key.seed) for key in some]
+            group = Group(some, self.cache.load("dense", seeds), at, [None] * len(some), epochs)
+            self._measure(group, folder, collect=False)
+
+    def _keys(self, methods: Sequence[Method]) -> Iterator[Key]:
+        settings = self.networks.settings
+        bootstrapped = settings.seeds[: settings.bootstrap_repetitions]
+        for seed in self.seeds:
+            for method in methods:
+                if not method.bootstraps or seed in bootstrapped:
+                    levels = (0.0,) if method.sigma == CONTROL else settings.levels
+                    yield from (Key(seed, method.text, level) for level in levels)
+
+    # ---- iterative -----------------------------------------------------------------------------------------------
+
+    def _chains(self) -> None:
+        """Each network and method goes through the levels one after the other; as many as fit go together."""
+        settings = self.networks.settings
+        every = [Chain(seed, method.text) for seed in self.seeds for method in methods_of(settings)]
+        chains = [chain for chain in every if self._missing(chain)]
+        self._dense(_seeds(chains))
+        savings = len(settings.levels)
+        for some, folder in self.pieces.of("chains", chains, lambda chain: not self._missing(chain), savings=savings):
+            reached = {chain: self._reached(chain) for chain in some}
+            for place in range(len(settings.levels)):
+                here = {chain: own for chain, own in reached.items() if own.place == place}
+                if here:
+                    self.pieces.check_time()
+                    reached |= self._next_level(here, place, folder)
+
+    def _next_level(self, here: dict[Chain, Reached], place: int, folder: Path) -> dict[Chain, Reached]:
+        """Take chains that are all before the same level to it, and keep what they are then."""
+        settings = self.networks.settings
+        keys = [Key(chain.seed, chain.row, settings.levels[place]) for chain in here]
+        source, alive = joined([own.network for own in here.values()]), [own.masks for own in here.values()]
+        group = Group(keys, source, range(len(here)), alive, settings.epochs + place * settings.retrain_epochs)
+        done, masks = self._measure(group, folder, collect=True)
+        reached = {}
+        for r, chain in enumerate(here):
+            reached[chain] = Reached(place + 1, done.rows([r]), _row(masks, r))
+            self._keep(chain, reached[chain])
+        for file in folder.glob("*.pt"):  # this level is kept; the next is a training of its own
+            file.unlink(missing_ok=True)
+        return reached
+
+    def _missing(self, chain: Chain) -> list[int]:
+        """The places of the levels that have no record."""
+        levels = self.networks.settings.levels
+        return [place for place, level in enumerate(levels) if not self.results.has(Key(*chain, level))]
+
+    def _reached(self, chain: Chain) -> Reached:
+        """Where a chain goes on: after the last level before its first missing record, or from the beginning."""
+        levels, missing = self.networks.settings.levels, self._missing(chain)
+        for place in range(missing[0] if missing else 0, 0, -1):
+            # Another run may be at work on it, and be ahead.
+            with suppress(FileNotFoundError):
+                name = chain.at(levels[place - 1])
+                return Reached(place, self.cache.load(name, [chain.seed]), self.cache.masks(name, chain.seed))
+        return Reached(0, self.cache.load("dense", [chain.seed]), None)
+
+    def _keep(self, chain: Chain, reached: Reached) -> None:
+        """Keep the last network of a chain and drop the one before it; of a finished chain keep none."""
+        levels = self.networks.settings.levels
+        if reached.place < len(levels):
+            masks = {name: mask[None] for name, mask in (reached.masks or {}).items()}
+            self.cache.save(chain.at(levels[reached.place - 1]), reached.network, masks)
+        if reached.place > 1:
+            self.cache.drop(chain.at(levels[reached.place - 2]), chain.seed)
+
+    # ---- pruning, retraining, measuring --------------------------------------------------------------------------
+
+    def _measure(self, group: Group, folder: Path, *, collect: bool) -> tuple[Result, Table]:
+        """Prune, retrain and measure the networks of a group, and write a record of each."""
+        began = time.perf_counter()
+        each = zip(group.keys, group.at, group.alive, strict=True)
+        chosen = [self.chosen(key, group.source, r, alive) for key, r, alive in each]
+        masks = {name: torch.stack([own.masks[name] for own in chosen]) for name in chosen[0].masks}
+        start = replace(group.source, estimates=(), second_moment={}).rows(group.at)
+        at_once = self.networks.test({n: t * masks[n] if n in masks else t for n, t in start.state.items()})
+        self.say(f"retraining {len(group.keys)} networks: {', '.join(dict.fromkeys(key.row for key in group.keys))}")
+        done = self.networks.retrained(start, masks, group.epoch, folder, collect=collect)
+        accuracies = {
+            "pruned": at_once,
+            "retrained": self.networks.test(done.state),
+            "validation": self.networks.validation(done.state, done.seeds),
+        }
+        seconds = round((time.perf_counter() - began) / len(group.keys), 2)
+        self._write(group, chosen, accuracies, {"seconds": seconds, "how": done.how})
+        return done, masks
+
+    def _write(
+        self, group: Group, chosen: Sequence[Chosen], accuracies: dict[str, list[float]], environment: dict[str, Any]
+    ) -> None:
+        dense = self._dense_accuracy(_seeds(group.keys))
+        for r, (key, own) in enumerate(zip(group.keys, chosen, strict=True)):
+            self.results.write(
+                Record(
+                    seed=key.seed,
+                    row=key.row,
+                    level=key.level,
+                    dense=dense[key.seed],
+                    **{name: values[r] for name, values in accuracies.items()},
+                    sparsity=1 - _kept(own.masks) / sum(mask.numel() for mask in own.masks.values()),
+                    **self._costs(group.source, own.masks),
+                    overlap=own.overlap,
+                    frozen=_dead_share(group.source, group.at[r], own.masks),
+                    environment=self.environment | environment,
+                )
+            )
+
+    def chosen(self, key: Key, source: Result, r: int, alive: Table | None = None) -> Chosen:
+        """What is kept of the network in row `r` of the source; `alive` are the masks of an earlier round."""
+        method, model = parse(key.row), source.module(r)
+        weights = _dense_weights(model)
+        if method.sigma == CONTROL:
+            return Chosen({name: torch.ones_like(weight, dtype=torch.bool) for name, weight in weights.items()}, 1.0)
+        sigma = self._sigma(method, key.seed, source, r, list(weights)) if method.sigma in SIGMAS else {}
+        masks, report = choose(method, model, key.level, key.seed, sigma, alive)
+        return Chosen(masks, sum(one.overlap * one.kept for one in report.rows) / report.kept)
+
+    def _sigma(self, method: Method, seed: int, source: Result, r: int, names: Sequence[str]) -> Table:
+        if method.bootstraps:
+            sigma = self.cache.load(f"bootstrap-{method.start}", [seed]).params
+            dead = source.estimates[0]
+            return {n: prepared(method, sigma[n][0], _flags(dead[n].dead, r)) for n in names}
+        collected = source.estimates[COLLECTED.index(method.sigma)]
+        return {n: prepared(method, collected[n].sigma[r], _flags(collected[n].dead, r)) for n in names}
+
+    def _costs(self, source: Result, masks: Table) -> dict[str, float]:
+        total = sum(param[0].numel() for param in source.params.values())
+        gone = sum(mask.numel() for mask in masks.values()) - _kept(masks)
+        share = {name: float(mask.float().mean()) for name, mask in masks.items()}
+        left = sum(cost * share.get(name, 1.0) for name, cost in self._multiplications.items())
+        return {"compression": total / (total - gone), "speedup": sum(self._multiplications.values()) / left}
 
     @cached_property
-    def networks_costs(self) -> dict[str, int]:
-        """Multiplications by layer, counted once."""
+    def _multiplications(self) -> dict[str, int]:
         return self.networks.costs()
-
-    def _pieces(
-        self, what: str, items: Sequence[T], finished: Callable[[T], bool], *, each: int = 1, savings: int = 1
-    ) -> Iterator[tuple[list[T], Path]]:
-        """What is not finished, piece by piece, while there is time, with a folder for what is on its way.
-
-        First the pieces that were killed, as they were. Then the others; another run may finish some of them meanwhile.
-        An item is of `each` networks, and a piece is saved so often. If no size is given, they grow to some minutes.
-        """
-        items = [item for item in items if not finished(item)]
-        for some in self.cache.stopped(what, items):
-            if not any(map(finished, some)):
-                yield from self._piece(what, some)
-        most = max(1, (self.piece or self.most) // each)
-        least = min(most, max(1, self.first // each))
-        size = most if self.piece else least
-        at = 0
-        while at < len(items):
-            some = [item for item in items[at : at + size] if not finished(item)]
-            at += size
-            if some:
-                began = time.monotonic()
-                yield from self._piece(what, some)
-                rate = (time.monotonic() - began) / savings / len(some)
-                if not self.piece:
-                    size = max(least, min(most, 4 * size, int(_PIECE / max(rate, 1e-9))))
-
-    def _piece(self, what: str, some: list[T]) -> Iterator[tuple[list[T], Path]]:
-        self._check_time()
-        with self.cache.running(what, some) as folder:
-            yield some, folder
-
-    def _check_time(self) -> None:
-        if time.monotonic() > self.deadline:
-            raise Over
-
-
-class Chain(NamedTuple):
-    """A network that one row prunes further and further."""
-
-    seed: int
-    row: str
-
-    def at(self, level: float) -> str:
-        """Its name in the cache at a level."""
-        return f"chain-{self.row}-{level:g}"
-
-
-class State(NamedTuple):
-    """How far a chain has come: the place of the next level, the network, and what is left of it."""
-
-    place: int
-    network: Result
-    masks: Table | None
 
 
 def _seeds(items: Iterable[Key | Chain]) -> list[int]:
@@ -306,7 +275,11 @@ def _dense_weights(model: nn.Module) -> Table:
     return {f"{name}.weight": module.weight.detach() for name, module in linear.items()}
 
 
-def _row(dead: Tensor | None, r: int) -> Tensor | None:
+def _row(table: Table, r: int) -> Table:
+    return {name: tensor[r] for name, tensor in table.items()}
+
+
+def _flags(dead: Tensor | None, r: int) -> Tensor | None:
     return None if dead is None else dead[r]
 
 
@@ -314,8 +287,8 @@ def _kept(masks: Table) -> int:
     return sum(int(torch.count_nonzero(mask)) for mask in masks.values())
 
 
-def _dead_share(start: Result, r: int, masks: Table) -> float | None:
+def _dead_share(source: Result, r: int, masks: Table) -> float | None:
     """Among the weights kept, those that no gradient reached in the last steps before the pruning."""
-    flags = {name: _row(estimate.dead, r) for name, estimate in start.estimates[0].items() if name in masks}
+    flags = {name: _flags(estimate.dead, r) for name, estimate in source.estimates[0].items() if name in masks}
     dead = [int(torch.count_nonzero(flag & masks[name])) for name, flag in flags.items() if flag is not None]
     return sum(dead) / max(_kept(masks), 1) if dead else None

@@ -29,7 +29,7 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True)
 class Key:
-    """Which result: a network, a row, a level."""
+    """What a result is of: a network by its seed, a method by its spelling, a level."""
 
     seed: int
     row: str
@@ -37,7 +37,7 @@ class Key:
 
     @property
     def path(self) -> str:
-        """Within the folder."""
+        """The file within a results folder."""
         return f"records/{self.row.replace(':', '_')}/{self.seed:05}-{self.level:g}.json"
 
 
@@ -61,11 +61,11 @@ class Record:
 
     @property
     def key(self) -> Key:
-        """Which result it is."""
+        """What the record is of."""
         return Key(self.seed, self.row, self.level)
 
 
-class Results:
+class RecordFolder:
     """A folder of records of one experiment with one identity."""
 
     def __init__(self, out: str | Path, settings: Settings, source: str) -> None:
@@ -101,7 +101,7 @@ class Results:
 
     def read(self) -> list[Record]:
         """All finished results, in order."""
-        return read_folder(self.folder)
+        return read_records(self.folder)
 
 
 def _strange(folder: Path) -> str:
@@ -152,7 +152,7 @@ def _settings_of(folder: str | Path) -> dict[str, Any]:
     return _settings(file.read_bytes(), file)
 
 
-def read_folder(folder: str | Path) -> list[Record]:
+def read_records(folder: str | Path) -> list[Record]:
     """All records of a folder, of whatever settings, in order."""
     experiment_of(folder)
     return sorted(_records(Path(folder)), key=lambda r: (r.row, r.level, r.seed))
@@ -167,7 +167,7 @@ def _records(root: Path, name: str = "*") -> Iterator[Record]:
 
 
 def _record(content: bytes, name: str) -> Record:
-    """A record that was read under a name."""
+    """Check a record that was read from the file of this name."""
     try:
         record = Record(**json.loads(content))
         for field in fields(Record):
@@ -189,7 +189,7 @@ def _record(content: bytes, name: str) -> Record:
 def export(folder: str | Path, archive: str | Path) -> int:
     """Pack a results folder into one archive (.tar.xz), the same bytes for the same results; returns the records."""
     root = Path(folder)
-    records = read_folder(root)
+    records = read_records(root)
     if Path(archive).exists():
         raise ResultsError(f"{archive} is there already: give another name")
     names = ["settings.json", *sorted(record.key.path for record in records)]

@@ -1,14 +1,15 @@
 """What the records of an experiment say: means, paired differences to ABS, wins, and what each row cost."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from prunewald.figures import Marks, accuracy_drop
 from prunewald.lab.methods import CONTROL, REFERENCE, SIGMAS, parse
 from prunewald.lab.records import Record
-from prunewald.statistics.differences import Difference, holm, paired
+from prunewald.statistics import Difference, holm, paired
+from prunewald.util.tables import text_table
 
 # As the paper draws them; the others take what is left, in order.
 _PAPERS = {"abs": ("black", "x"), "pseudo": ("tab:orange", "^"), "bootstrap": ("tab:blue", "o")}
@@ -102,27 +103,15 @@ def wins(found: Sequence[Line]) -> dict[str, tuple[int, int]]:
 
 _HEAD = ["pruned", "row", "n", "at once", "over ABS", "retrained", "over dense", "over ABS", "p Holm", "overlap"]
 _HEAD += ["frozen", "smaller", "faster"]
-_LEFT = {1, 4, 7}  # columns that begin at the left
 
 
 def table(found: Sequence[Line]) -> str:
-    """The lines as text, each column as wide as it needs to be."""
-    rows, last = [_HEAD], None
-    for line in found:
-        rows.append(_cells(line, f"{100 * line.level:g} %" if line.level != last else ""))
-        last = line.level
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEAD))]
-    head, *texts = ("  ".join(_pad(row, widths)).rstrip() for row in rows)
-    spaced = [
-        f"\n{text}" if row[0] and place else text for place, (row, text) in enumerate(zip(rows[1:], texts, strict=True))
-    ]
+    """All that the lines say, as text."""
     most = max((line.n for line in found), default=0)
     fewer = any(line.n < most for line in found)
     return "\n".join(
         [
-            head,
-            "-" * len(head),
-            *spaced,
+            _by_level(_HEAD, found, _cells, left={1, 4, 7}),
             "",
             "accuracies in %, differences in points with 95 % intervals; * p < 0.05, Holm over the row's levels",
             "overlap: of the mask with ABS's; frozen: share of the kept weights that no gradient reached",
@@ -131,15 +120,38 @@ def table(found: Sequence[Line]) -> str:
     )
 
 
-def _pad(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    return [
-        f"{c:<{w}}" if place in _LEFT else f"{c:>{w}}" for place, (c, w) in enumerate(zip(row, widths, strict=True))
-    ]
+def short_table(found: Sequence[Line]) -> str:
+    """The accuracies alone, in columns that fit a terminal; the control in a sentence above them."""
+    pruned = [line for line in found if line.row != CONTROL]
+    (control,) = (line for line in found if line.row == CONTROL)
+    head = ["pruned", "criterion", "at once", "over ABS", "retrained", "over ABS"]
+    return "\n".join(
+        [
+            f"Test accuracy in %, mean of {control.n} networks; paired differences in points, 95 % intervals.",
+            f"Dense {control.dense:.2f}; after as many extra epochs {control.retrained:.2f}: {_shown(control.drop)}",
+            "",
+            _by_level(head, pruned, _few_cells, left={1, 3, 5}),
+            "",
+            "* a difference after retraining, at 5 % with Holm's correction over the levels of the criterion",
+        ]
+    )
 
 
-def _cells(line: Line, level: str) -> list[str]:
+def _by_level(head: list[str], found: Sequence[Line], cells: Callable[[Line], list[str]], left: set[int]) -> str:
+    """A table whose first column has the level where a new one begins, with an empty line before it."""
+    first = [at for at, line in enumerate(found) if at == 0 or line.level != found[at - 1].level]
+    rows = [[f"{100 * line.level:g} %" if at in first else "", *cells(line)] for at, line in enumerate(found)]
+    return text_table(head, rows, left=left, gaps=first[1:])
+
+
+def _few_cells(line: Line) -> list[str]:
+    star = " *" if line.p_holm is not None and line.p_holm < 0.05 else ""
+    accuracies = [f"{line.pruned:.2f}", _shown(line.pruned_gain), f"{line.retrained:.2f}"]
+    return [parse(line.row).label, *accuracies, _shown(line.gain) + star]
+
+
+def _cells(line: Line) -> list[str]:
     return [
-        level,
         parse(line.row).label,
         str(line.n),
         f"{line.pruned:.2f}",
@@ -197,7 +209,7 @@ def _kind(row: str) -> str:
 
 
 def as_json(found: Sequence[Line]) -> list[dict[str, Any]]:
-    """Plain data."""
+    """The lines as plain data."""
     return [asdict(line) for line in found]
 
 

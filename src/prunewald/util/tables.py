@@ -6,8 +6,17 @@ from html import escape
 Cells = Sequence[str]
 
 
-def text_table(head: Cells, rows: Sequence[Cells], *, left: Collection[int] = (0,), total: Cells | None = None) -> str:
+def text_table(
+    head: Cells,
+    rows: Sequence[Cells],
+    *,
+    left: Collection[int] = (0,),
+    total: Cells | None = None,
+    gaps: Collection[int] = (),
+) -> str:
     """Columns as wide as they need to be: those in `left` begin at the left, the others (numbers) end at the right.
+
+    `gaps` are the rows, counted from 0, that an empty line stands before.
 
     >>> print(text_table(("layer", "kept"), [("fc1", "1,024"), ("fc2", "9")], total=("total", "1,033")))
     layer   kept
@@ -22,7 +31,8 @@ def text_table(head: Cells, rows: Sequence[Cells], *, left: Collection[int] = (0
     lines = [_line(cells, widths, left) for cells in every]
     rule = "-" * max(map(len, lines))
     last = [] if total is None else [rule, lines.pop()]
-    return "\n".join([lines[0], rule, *lines[1:], *last])
+    body = [f"\n{line}" if at in gaps else line for at, line in enumerate(lines[1:])]
+    return "\n".join([lines[0], rule, *body, *last])
 
 
 def html_table(head: Cells, rows: Sequence[Cells], *, left: Collection[int] = (0,), total: Cells | None = None) -> str:

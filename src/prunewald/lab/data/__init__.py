@@ -2,7 +2,7 @@
 
 from prunewald.lab.data.carried import EMBEDDED, embedded
 from prunewald.lab.data.catalogue import NAMES, VARIABLE, load
-from prunewald.lab.data.fashion import fashion_mnist, read_folder
+from prunewald.lab.data.fashion import fashion_mnist
 from prunewald.lab.data.images import DataError, Dataset, Images, Raw, scaled
 from prunewald.lab.data.splits import RULES, Rule, Split, split
 
@@ -20,7 +20,6 @@ __all__ = [
     "embedded",
     "fashion_mnist",
     "load",
-    "read_folder",
     "scaled",
     "split",
 ]

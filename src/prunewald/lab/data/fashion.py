@@ -1,10 +1,10 @@
-"""Fashion-MNIST as the demo uses it."""
+"""Fashion-MNIST in tensors, ready to train on, for examples and benchmarks."""
 
 from pathlib import Path
 
 from prunewald.lab.data.carried import embedded
 from prunewald.lab.data.catalogue import load
-from prunewald.lab.data.images import Dataset, Images, scaled
+from prunewald.lab.data.images import Dataset, scaled
 from prunewald.lab.data.splits import split
 
 
@@ -17,9 +17,3 @@ def fashion_mnist(seed: int, folder: str | Path | None = None, *, verify: bool =
     raw = embedded() if folder is None else load("fashion-mnist", folder, verify=verify)
     rows = split(raw, seed)
     return Dataset(train=scaled(raw.train, rows.train), val=scaled(raw.train, rows.val), test=scaled(raw.test))
-
-
-def read_folder(folder: str | Path) -> tuple[Images, Images]:
-    """The full training and test part, as bytes."""
-    raw = load("fashion-mnist", folder)
-    return raw.train, raw.test

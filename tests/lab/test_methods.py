@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.lab.methods import choose, parse, prepared, rows_of
+from prunewald.lab.methods import choose, methods_of, parse, prepared
 from prunewald.lab.settings import SettingsError, settings
 
 
@@ -46,7 +46,7 @@ def test_bad_rows_are_named(text: str, message: str) -> None:
 
 def test_rows_of_an_experiment() -> None:
     def rows(*texts: str, iterative: bool = False) -> list[str]:
-        return [row.text for row in rows_of(settings("cifar10", rows=texts, iterative=iterative))]
+        return [row.text for row in methods_of(settings("cifar10", rows=texts, iterative=iterative))]
 
     assert rows("abs", "moment:1") == ["dense", "abs", "moment:1"]
     assert rows("abs", "dense") == ["dense", "abs"]

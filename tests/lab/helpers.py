@@ -1,21 +1,21 @@
 """An experiment of seconds: few images, no dropout, the paper's networks and the lab's own code."""
 
-import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from prunewald.lab.cache import Cache
-from prunewald.lab.data import Images, Raw, Rule
-from prunewald.lab.data.splits import RULES
+from prunewald.lab.data import Images, Raw
 from prunewald.lab.networks import Networks
+from prunewald.lab.pieces import Pieces
 from prunewald.lab.protocol import Protocol
-from prunewald.lab.records import Record, Results
+from prunewald.lab.records import Record, RecordFolder
 from prunewald.lab.settings import Settings, settings
 
 
+@cache
 def raw(name: str = "fashion-mnist") -> Raw:
     """Noisy images of ten patterns, a few of each."""
     generator = torch.Generator().manual_seed(3)
@@ -32,20 +32,13 @@ def raw(name: str = "fashion-mnist") -> Raw:
     return Raw(name, "ten patterns", tuple("0123456789"), part(16), part(30))
 
 
-@pytest.fixture
-def rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Splits for so few images."""
-    monkeypatch.setitem(RULES, "fashion-mnist", Rule(val=20, per_class=14))
-    monkeypatch.setitem(RULES, "mnist", Rule(val=20))
-
-
 def little(experiment: str = "fashion-mnist", **given: Any) -> Settings:
     """Settings of seconds."""
     plain: dict[str, Any] = {
         "epochs": 3,
         "retrain_epochs": 2,
         "repetitions": 2,
-        "batch_size": 8,
+        "batch_size": 20,
         "levels": (0.5, 0.9),
         "last": 10,
     }
@@ -57,11 +50,10 @@ def protocol(out: Path, chosen: Settings, said: list[str] | None = None, **given
     """The experiment of these settings in a folder; what it says goes into a list."""
     data = raw(chosen.experiment)
     networks = Networks.of(chosen, data, torch.device("cpu"), progress=False)
-    results = Results(out, chosen, data.source)
+    results = RecordFolder(out, chosen, data.source)
     cache = Cache(results.folder / "networks", networks.make)
-    plain: dict[str, Any] = {"seeds": chosen.seeds, "piece": 0, "most": 1000, "deadline": math.inf, "environment": {}}
-    plain["say"] = ([] if said is None else said).append
-    return Protocol(networks, results, cache, **(plain | given))
+    say = given.pop("say", ([] if said is None else said).append)
+    return Protocol(networks, results, cache, chosen.seeds, Pieces(cache, **given), {}, say)
 
 
 def run(out: Path, chosen: Settings, **given: Any) -> list[Record]:

@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from prunewald.lab.train import accuracy, steps, train
+from prunewald.lab.loop import accuracy, steps, train
 
 
 def test_training_learns_and_repeats() -> None:

@@ -75,7 +75,7 @@ def test_pooling_before_relu_is_the_same_function() -> None:
     assert expected.shape == (4, 128, 4, 4)
 
 
-@pytest.mark.parametrize(("make", "shape"), ALL)
+@pytest.mark.parametrize(("make", "shape"), [*SMALL, pytest.param(*ALL[-1], marks=pytest.mark.slow)])
 def test_many_at_once(make, shape) -> None:
     """vmap over the weights of two networks gives each one's own gradients."""
     models = [make(dropout=0.0) for _ in range(2)]
