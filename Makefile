@@ -1,6 +1,7 @@
 # Every target sets up what it needs: a virtual environment in .venv, then the job.
 PYTHON ?= python3
 BIN := .venv/bin
+SPREAD := -n auto --dist loadfile  # a test process a core, each file in one of them
 
 .PHONY: demo test quick check format bench clean
 
@@ -8,10 +9,10 @@ demo: .venv/ready
 	$(BIN)/prunewald demo
 
 test: .venv/ready
-	$(BIN)/pytest
+	$(BIN)/pytest $(SPREAD)
 
 quick: .venv/ready
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest $(SPREAD) -m "not slow"
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

@@ -17,6 +17,9 @@ with suppress(ImportError):  # a machine with a GPU may have no more than torch 
     settings.register_profile("untimed", deadline=None)  # a busy machine is no bug
     settings.load_profile("untimed")
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: a second thread would only wait for the other process
+    torch.set_num_threads(1)
+
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
