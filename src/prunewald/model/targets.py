@@ -90,11 +90,12 @@ def _default(model: nn.Module, params: Mapping[str, nn.Parameter]) -> list[Slice
     return [
         Slice(name, name)
         for name, param in params.items()
-        if param.dim() >= 2 and _is_weight(name, param) and param.numel() and id(param) not in barred
+        if param.dim() >= 2 and is_weight(name, param) and param.numel() and id(param) not in barred
     ]
 
 
-def _is_weight(name: str, param: Tensor) -> bool:
+def is_weight(name: str, param: Tensor) -> bool:
+    """Whether a tensor looks like weights: floating, of two or more dimensions, and not called a bias."""
     return param.is_floating_point() and param.dim() >= 2 and not name.rpartition(".")[2].startswith("bias")
 
 
@@ -179,7 +180,7 @@ def _means(model: nn.Module, target: Target, name: str, param: Tensor) -> bool:
     else:
         owners = [owner[: m.start()] for m in re.finditer(r"\.", owner)] + [owner]
         inside = any(_names_module(target, o, model.get_submodule(o), spelled=False) for o in {*owners, ""})
-        inside = inside and _is_weight(name, param)
+        inside = inside and is_weight(name, param)
     return param.is_floating_point() and (inside or _globs_param(target, name, param, own_module))
 
 

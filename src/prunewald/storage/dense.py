@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from prunewald.model.targets import is_weight
 from prunewald.storage import container
 from prunewald.storage.codes.streams import Codec
 from prunewald.storage.inspection import Inspection, inspect
@@ -35,7 +36,7 @@ def pack(
     """
     _check_apart(source, path)
     state = read_dense(source)
-    weights = {name for name, tensor in state.items() if _is_weight(name, tensor)}
+    weights = {name for name, tensor in state.items() if is_weight(name, tensor)}
     save_state(state, path, FileOptions(values, size, codec, positions), weights, {}, None)
     return inspect(path, max_bytes=sum(tensor.nbytes for tensor in state.values()))
 
@@ -82,7 +83,3 @@ def _is_packed(source: FilePath) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_weight(name: str, tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dim() >= 2 and not name.rpartition(".")[2].startswith("bias")
