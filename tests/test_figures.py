@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import torch
@@ -37,8 +38,8 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     path.write_text("old")
     figure = accuracy_drop(METHODS)
 
-    def fail(target: Path, **_: object) -> None:
-        target.write_text("half")
+    def fail(target: BinaryIO, **_: object) -> None:
+        target.write(b"half")
         raise OSError("disk full")
 
     monkeypatch.setattr(figure, "savefig", fail)
