@@ -34,7 +34,9 @@ def dead_first(scores: Tensor, weight: Tensor, dead: Tensor) -> Tensor:
     magnitude = weight.abs().to(scores.dtype).contiguous()
     ints = {torch.float32: torch.int32, torch.float64: torch.int64}[magnitude.dtype]
     largest = torch.tensor(torch.finfo(magnitude.dtype).max, dtype=magnitude.dtype).view(ints).to(magnitude.device)
-    return torch.where(dead, largest.sub(magnitude.view(ints)).view(magnitude.dtype).neg(), scores)
+    below = largest.sub(magnitude.view(ints)).view(magnitude.dtype).neg_()
+    del magnitude  # of a large tensor, a copy less while the scores are put together
+    return torch.where(dead, below, scores)
 
 
 @criterion("magnitude")

@@ -36,16 +36,18 @@ class Subject:
 
     def choose(self, plan: Plan) -> tuple[dict[str, Tensor], Report]:
         """The masks of a pruning, and its report; nothing changes."""
+        present = {name: self.zeros.mask(name) for name in self.zeros.params}
         with self.in_sight():
-            masks = self.zeros.masks()
-            candidates = self._candidates(plan, masks)
+            candidates = self._candidates(plan, present)
             scores, reading = self.scores(plan)
             chosen, rows, notes = select(plan, scores, candidates, reading.degrees() if plan.tests else None)
+        masks: dict[str, Tensor] = {}
         for part in self.slices:
+            own, now = chosen[part.name], present[part.param]
             if part.index is None:
-                masks[part.param] = chosen[part.name]
+                masks[part.param] = own.clone() if own is now else own
             else:
-                part.put_(masks[part.param], chosen[part.name])
+                part.put_(masks.setdefault(part.param, now.clone()), own)
         if self.stepping.optimizers and not self.watcher.optimizers:
             notes.append("the optimizer steps none of the targets: nothing holds their zeros, and nothing moves them")
         return masks, describe(plan, rows, [*plan.notes, *notes])
