@@ -59,6 +59,16 @@ class Pruner:
     (`masks`, `steps`, `sparsity`, `report`), what it has to compute is a method.
     """
 
+    criterion: Criterion | None = fixed("_choices.criterion", "How weights are scored; None: by the default.")
+    uncertainty: Online | None = fixed("_choices.uncertainty", "Where sigma comes from; None: from the default.")
+    scope: Allocation = fixed("_choices.scope", "How many weights each target keeps.")
+    pattern: Pattern = fixed("_choices.pattern", "Which weights go together.")
+    schedule: Schedule | None = fixed("_choices.schedule", "When the Pruner prunes by itself.")
+    model: nn.Module = fixed("_subject.model", "What is pruned, without what torch.compile wraps around it.")
+    slices: Sequence[Slice] = fixed("_subject.slices", "The targets: parameters, or slices of them.")
+    zeros: Zeros = fixed("_subject.zeros", "What holds the masks.")
+    optimizers: Sequence[Optimizer] = fixed("_stepping.optimizers", "Those whose steps are watched.")
+
     def __init__(
         self,
         model: nn.Module,
@@ -91,16 +101,6 @@ class Pruner:
 
     def _check(self, model: nn.Module, slices: Sequence[Slice], optimizers: Sequence[Optimizer]) -> None:
         """Called before anything is attached: a subclass refuses here what it cannot work with."""
-
-    criterion: Criterion | None = fixed("_choices.criterion", "How weights are scored; None: by the default.")
-    uncertainty: Online | None = fixed("_choices.uncertainty", "Where sigma comes from; None: from the default.")
-    scope: Allocation = fixed("_choices.scope", "How many weights each target keeps.")
-    pattern: Pattern = fixed("_choices.pattern", "Which weights go together.")
-    schedule: Schedule | None = fixed("_choices.schedule", "When the Pruner prunes by itself.")
-    model: nn.Module = fixed("_subject.model", "What is pruned, without what torch.compile wraps around it.")
-    slices: Sequence[Slice] = fixed("_subject.slices", "The targets: parameters, or slices of them.")
-    zeros: Zeros = fixed("_subject.zeros", "What holds the masks.")
-    optimizers: Sequence[Optimizer] = fixed("_stepping.optimizers", "Those whose steps are watched.")
 
     # ---- what it holds -------------------------------------------------------------------------------------------
 
