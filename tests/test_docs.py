@@ -1,5 +1,6 @@
 """The code in README and docs runs as it stands."""
 
+import ast
 import copy
 import dataclasses
 import doctest
@@ -68,9 +69,12 @@ def test_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), fresh.parameters(), strict=True))
     assert "pruned by MagnitudeUncertainty(lam=0.01), sigma from PseudoBootstrap" in capsys.readouterr().out
     names["pruner"].detach()
-    for block in others:
-        names["pruner"] = pw.Pruner(model, names["optimizer"])
-        exec(block, names)
+    for statement in (one for block in others for one in ast.parse(block).body):  # a reader takes one of these lines
+        names["model"] = Net()
+        names["optimizer"] = torch.optim.RMSprop(names["model"].parameters(), lr=1e-3)
+        train(names["model"], names["optimizer"], 1)
+        names["pruner"] = pw.Pruner(names["model"], names["optimizer"])
+        exec(ast.unparse(statement), names)
     assert "sigma from SecondMoment()" in capsys.readouterr().out
 
 

@@ -35,7 +35,8 @@ def test_safetensors_load_into_the_plain_model(tmp_path, x):
 
     model, _ = pruned()
     export.to_safetensors(model, tmp_path / "model.safetensors")
-    fresh = pruned()[0]
+    fresh, earlier = pruned()
+    earlier.detach()
     for param in fresh.parameters():
         nn.init.normal_(param)
     load_model(fresh, tmp_path / "model.safetensors")
@@ -92,7 +93,8 @@ def test_torch_export_needs_no_code_of_the_model(tmp_path, x):
 def test_the_form_of_torchs_own_pruning_and_back(x):
     model, pruner = pruned()
     state = export.to_torch_prune(model, pruner.masks)
-    fresh = pruned()[0]
+    fresh, earlier = pruned()
+    earlier.detach()
     for layer in (fresh[0], fresh[5]):
         prune.identity(layer, "weight")
     fresh.load_state_dict(state)
@@ -101,6 +103,7 @@ def test_the_form_of_torchs_own_pruning_and_back(x):
     assert plain.keys() == model.state_dict().keys()
     assert all(torch.equal(plain[n], t) for n, t in model.state_dict().items())
     assert all(torch.equal(masks[n], m) for n, m in pruner.masks.items())
+    pruner.detach()
     model[5].weight.data.normal_()
     other = pw.Pruner(model)
     other.set_masks(masks)

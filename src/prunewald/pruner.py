@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from prunewald.model.targets import Target, find_slices
 from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
+from prunewald.pruning.noticing import Guard
+from prunewald.pruning.owning import claim, leave
 from prunewald.pruning.plan import Choices, Plan, Request, Sparsity, online, resolve, sigma_source
 from prunewald.pruning.report import Report
 from prunewald.pruning.resuming import check_saved
@@ -82,25 +84,24 @@ class Pruner:
         ignore: Iterable[Target] | Target | None = None,
         schedule: Schedule | str | None = None,
     ) -> None:
-        inside, optimizers = plain(model), as_list(optimizer)
+        inside = plain(model)
         slices = tuple(find_slices(inside, targets, ignore))
         named = dict(inside.named_parameters())
-        self._params = {part.param: named[part.param] for part in slices}
+        self._params: dict[str, Tensor] = {part.param: named[part.param] for part in slices}
+        optimizers = as_list(optimizer)
+        self._owners = owned(self._params, optimizers)
         self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule)
         self._choices.check(slices, self._params)
         watched = self._choices.watched
-        self._check(inside, slices, optimizers)
         self.report: Report | None = None  # of the last pruning, by a call or by the schedule
         self._steps: int | Tensor = 0
-        zeros, owners = Zeros(self._params), owned(self._params, optimizers)
-        self._watcher = Watcher(inside, self._params, optimizers, owners, *watched)
-        self._stepping = Stepping(optimizers, owners, self._after_step)
-        self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping)
+        claim(self, self._params)
+        zeros = Zeros(self._params)
+        self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched)
+        self._stepping = Stepping(optimizers, self._owners, self._after_step)
+        self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping, Guard(inside, zeros))
         planned = self._choices.schedule
         self._gradual = None if planned is None else Gradual(planned, self._subject, self._plan)
-
-    def _check(self, model: nn.Module, slices: Sequence[Slice], optimizers: Sequence[Optimizer]) -> None:
-        """Called before anything is attached: a subclass refuses here what it cannot work with."""
 
     # ---- what it holds -------------------------------------------------------------------------------------------
 
@@ -116,9 +117,10 @@ class Pruner:
 
     @property
     def sparsity(self) -> float:
-        """The share of all targeted weights that is pruned."""
-        alive = [part.take(self._subject.zeros.mask(part.param)) for part in self.slices]
-        return 1 - sum(int(torch.count_nonzero(a)) for a in alive) / sum(a.numel() for a in alive)
+        """The share of all targeted weights that is pruned and zero, at this moment."""
+        held = ((part, self._params[part.param].detach(), self.zeros.mask(part.param)) for part in self.slices)
+        kept = [part.take((weight != 0).logical_or_(alive)) for part, weight, alive in held]
+        return 1 - sum(int(torch.count_nonzero(k)) for k in kept) / sum(k.numel() for k in kept)
 
     @property
     def copies(self) -> dict[nn.Module, dict[str, Tensor]]:
@@ -139,6 +141,8 @@ class Pruner:
     def __repr__(self) -> str:
         chosen = f"criterion={self.criterion!r}, uncertainty={self.uncertainty!r}, scope={self.scope!r}"
         state = f"{len(self.slices)} targets, {self.sparsity:.2%} pruned"
+        if revived := sum(map(self.zeros.revived, self._params)):
+            state += f", {revived:,} pruned weights are not zero: apply_() sets them to zero again"
         return f"{type(self).__name__}({type(self.model).__name__}, {chosen}, {state})"
 
     def _repr_html_(self) -> str:
@@ -233,7 +237,8 @@ class Pruner:
             self._advance_(None)
 
     def _after_step(self, at: int, optimizer: Optimizer) -> None:
-        self._subject.zeros.settle_(self._params)
+        self._subject.guard.settle()
+        self._subject.zeros.settle_(self._owners[at])
         self._watcher.update_(at, optimizer)
         if optimizer is self.optimizers[-1]:
             self._advance_(optimizer)
@@ -269,8 +274,36 @@ class Pruner:
         """Let a way of holding weights act no more."""
         self._stepping.drop(holding)
 
+    @property
+    def at_work(self) -> str:
+        """What the Pruner is in the middle of: a "schedule" that has not reached its end; empty where nothing is."""
+        ends = None if self.schedule is None else self.schedule.final
+        done = self.schedule is None or (ends is not None and self.sparsity >= ends - 1e-3)
+        return "" if done or not self.zeros.attached else "schedule"
+
+    @property
+    def holding(self) -> bool:
+        """Whether there are zeros that it holds."""
+        return self.zeros.attached and bool(self.zeros.alive)
+
+    def reset(self) -> None:
+        """Prune nothing any more: the model is plain and trainable with its present values, and can be pruned anew."""
+        self._subject.release()
+        self._watcher.restart()
+        self.report = None
+        if self._gradual is not None:
+            self._gradual.owed = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
     def detach(self) -> None:
         """Let go of model and optimizer: the zeros stay, nothing holds them any more."""
+        leave(self, self._params)
+        self._subject.guard.release()
         with torch.no_grad():
             for holding in self.holdings:
                 holding.settle_(self._params)
@@ -285,12 +318,14 @@ class Pruner:
 
         As in torch's own, the tensors are the living ones: deepcopy what you keep in memory.
         """
+        self._subject.guard.look()
         owed = 0.0 if self._gradual is None else self._gradual.owed
         return {"masks": self.masks, "steps": self.steps, "owed": owed, **self._watcher.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; one of other parameters or another kind of estimator is an error."""
         self._check_state(state)
+        self._subject.guard.put_back_()
         self._watcher.load_state_dict(state)
         self._steps = state["steps"]
         if self._gradual is not None:
@@ -299,6 +334,7 @@ class Pruner:
         with torch.no_grad():
             for name in self._subject.zeros.alive:
                 self._subject.zeros.hold_(name)
+        self._subject.guard.watch()
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         check_saved(state)

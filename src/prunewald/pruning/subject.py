@@ -14,6 +14,7 @@ from prunewald.model.optimizers import forget_, forget_history_
 from prunewald.model.slices import Slice
 from prunewald.pruning.describing import describe
 from prunewald.pruning.holding.zeros import Zeros
+from prunewald.pruning.noticing import Guard
 from prunewald.pruning.plan import Plan
 from prunewald.pruning.report import Report
 from prunewald.pruning.scoring import PlannedScores, weigh
@@ -33,6 +34,7 @@ class Subject:
     zeros: Zeros
     watcher: Watcher
     stepping: Stepping
+    guard: Guard
 
     def choose(self, plan: Plan) -> tuple[dict[str, Tensor], Report]:
         """The masks of a pruning, and its report; nothing changes."""
@@ -74,11 +76,22 @@ class Subject:
             if holding.competes:
                 holding.ready_(list(self.zeros.params))  # what the last choice brings back has its own value, not zero
                 self.stepping.drop(holding)
-        self.zeros.set_(masks)
-        for optimizer in self.stepping.optimizers:
+        for (
+            optimizer
+        ) in self.stepping.optimizers:  # first, so that a state which cannot be changed leaves the model alone
             forget_history_(optimizer)
             for name, alive in masks.items():
                 forget_(optimizer, self.zeros.params[name], alive)
+        self.guard.watch()
+        self.zeros.set_(masks)
+
+    def release(self) -> None:
+        """Hold nothing any more; what is attached stays so."""
+        for holding in list(self.stepping.holdings):
+            if holding.competes:
+                self.stepping.drop(holding)
+        self.guard.release()
+        self.zeros.clear_()
 
     def in_sight(self) -> AbstractContextManager[Any]:
         """The weights as the optimizer moves them, for as long as they are looked at."""

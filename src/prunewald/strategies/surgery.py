@@ -15,12 +15,11 @@ from prunewald.core.patterns import Element
 from prunewald.core.ranking import Count, Ranked, Scores, as_rows
 from prunewald.core.weights import NotYet
 from prunewald.model.masking import check_masks
-from prunewald.model.optimizers import forget_history_
-from prunewald.model.slices import Slice
+from prunewald.model.optimizers import as_list, forget_history_
 from prunewald.model.targets import Target
 from prunewald.pruner import Pruner, SigmaSource
 from prunewald.pruning.holding.dark import Dark
-from prunewald.pruning.plan import Request, Sparsity, by_slice
+from prunewald.pruning.plan import Request, Sparsity, by_slice, online
 from prunewald.pruning.selecting import keep_counts
 from prunewald.util.arguments import real, whole
 from prunewald.util.notices import warn
@@ -93,20 +92,26 @@ class Surgery(Pruner):
         self._dark: Dark | None = None
         self._told = False
         chosen: dict[str, Any] = {"criterion": criterion, "uncertainty": uncertainty, "scope": scope}
+        _check_parts(as_list(optimizer), uncertainty)
         super().__init__(model, optimizer, **chosen, targets=targets, ignore=ignore)
+        try:
+            self._resolve_()
+        except ValueError:
+            self.detach()
+            raise
         self._begin_()
 
-    def _check(self, model: nn.Module, slices: Sequence[Slice], optimizers: Sequence[Optimizer]) -> None:
-        if not optimizers:
-            raise ValueError("surgery needs the optimizer: what is pruned is trained on by its steps")
-        if any(isinstance(optimizer, LBFGS) for optimizer in optimizers):
-            raise ValueError("LBFGS fits a curvature to the loss, which moves in the dark do not change: it diverges")
-        if self.uncertainty is not None and self.uncertainty.horizon is not None:
-            raise ValueError(f"{self.uncertainty!r} collects for one pruning, and surgery operates at many steps")
+    def _resolve_(self) -> None:
+        """Where levels or thresholds are by layer, find the targets that are meant."""
         if isinstance(self.level, Mapping):
-            self.level = by_slice(model, slices, self.level)
+            self.level = by_slice(self.model, self.slices, self.level)
         if isinstance(self.threshold, Mapping):
-            self.threshold = by_slice(model, slices, self.threshold, "threshold")
+            self.threshold = by_slice(self.model, self.slices, self.threshold, "threshold")
+
+    @property
+    def at_work(self) -> str:
+        """What it is in the middle of."""
+        return "surgery" if self.active else ""
 
     @property
     def active(self) -> bool:
@@ -233,3 +238,13 @@ def _check_levels(sparsity: Sparsity | None, threshold: float | Mapping[str, flo
         raise ValueError(f"sparsity={sparsity!r}, threshold={threshold!r}: surgery needs one of them")
     for limit in threshold.values() if isinstance(threshold, Mapping) else [threshold]:
         Request(sparsity, limit).checked(Element())
+
+
+def _check_parts(optimizers: Sequence[Optimizer], uncertainty: SigmaSource | None) -> None:
+    """Refuse what surgery cannot work with, before anything is attached."""
+    if not optimizers:
+        raise ValueError("surgery needs the optimizer: what is pruned is trained on by its steps")
+    if any(isinstance(optimizer, LBFGS) for optimizer in optimizers):
+        raise ValueError("LBFGS fits a curvature to the loss, which moves in the dark do not change: it diverges")
+    if uncertainty is not None and online(uncertainty).horizon is not None:
+        raise ValueError(f"{uncertainty!r} collects for one pruning, and surgery operates at many steps")

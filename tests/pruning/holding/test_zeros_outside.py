@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -32,7 +33,9 @@ def test_type_names_and_state_dict_are_those_of_the_plain_model():
         assert [name for name, _ in getattr(model, kind)()] == [name for name, _ in getattr(plain, kind)()]
     assert list(model.state_dict()) == list(plain.state_dict())
     assert all(type(p) is nn.Parameter and p.is_leaf for p in model.parameters())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    hooks = [hook for module in copy.deepcopy(model).modules() for hook in module._forward_pre_hooks.values()]
+    assert all(type(hook.__self__) is nullcontext for hook in hooks), "in a copy they do nothing"
+    assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_a_plain_model_loads_the_state_dict():

@@ -18,13 +18,16 @@ class Zeros(Holding):
     Every other way of holding weights stands on this one: it asks here which weights are alive.
     """
 
-    def __init__(self, params: Mapping[str, Tensor]) -> None:
+    def __init__(self, params: dict[str, Tensor]) -> None:
         self.params = params
         self.alive: dict[str, Tensor] = {}  # the masks of the parameters where anything was pruned
         self.copies: dict[nn.Module, dict[str, Tensor]] = {}  # each with its parameters that are held here
         self.attached = True
         self.hard = True  # False: pruned weights learn on in the dark, so neither steps nor gradients are masked
         self._hooks: dict[str, Any] = {}
+        self._seen: dict[
+            str, tuple[int, int]
+        ] = {}  # where a tensor was when it was last zeroed, and its count of writes
 
     def mask(self, name: str) -> Tensor:
         """True where a weight is alive, on the device where the parameter is now."""
@@ -43,10 +46,13 @@ class Zeros(Holding):
         """Nothing has to be done before a step: gradients are masked as they come."""
 
     def settle_(self, names: Collection[str]) -> None:
-        """Set the pruned weights to zero again, those of every optimizer."""
+        """Set the pruned weights of these parameters to zero again; a graph may still need the others as they are."""
         for name in self.alive if self.hard else ():
-            zero_(self.params[name], self.mask(name))
-            self.hook_(name)
+            if name in names:
+                param = self.params[name]
+                zero_(param, self.mask(name))
+                self.hook_(name)
+                self._seen[name] = param.data_ptr(), param._version
 
     def hold_(self, name: str) -> None:
         """Zero the pruned weights of a parameter, here and in the copies, and their gradients from now on."""
@@ -57,6 +63,32 @@ class Zeros(Holding):
             zero_(copy[name], alive.to(copy[name].device))
         if self.hard and param.grad is not None and not param.grad.is_sparse:
             zero_(param.grad, alive)
+        self._seen[name] = param.data_ptr(), param._version
+
+    def touched(self) -> list[str]:
+        """The parameters that were written to since they were last zeroed, as far as torch counts writes."""
+        now = ((name, self.params[name]) for name in self.alive)
+        return [name for name, param in now if self._seen.get(name) != (param.data_ptr(), param._version)]
+
+    def revived(self, name: str) -> int:
+        """How many pruned weights of a parameter are not zero."""
+        if name not in self.alive:
+            return 0
+        return int(torch.count_nonzero(self.params[name].detach().masked_fill(self.mask(name), 0.0)))
+
+    def rebind_(self, name: str, param: Tensor) -> None:
+        """Hold another tensor under a name, as after load_state_dict(assign=True)."""
+        if hook := self._hooks.pop(name, None):
+            hook.remove()
+        self.params[name] = param
+        if name in self.alive:
+            self.hook_(name)
+
+    def clear_(self) -> None:
+        """Prune nothing any more: the weights keep their values, zeros included, and all of them train."""
+        for hook in self._hooks.values():
+            hook.remove()
+        self._hooks, self._seen, self.alive, self.hard = {}, {}, {}, True
 
     def hook_(self, name: str) -> None:
         """Mask the gradient after every backward pass, from when the parameter takes one."""

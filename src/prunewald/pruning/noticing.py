@@ -1,0 +1,125 @@
+"""Noticing what is written to pruned weights behind the Pruner's back."""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prunewald.pruning.holding.zeros import Zeros
+from prunewald.util.notices import warn
+
+_LOADED = (
+    "the state_dict that was loaded has weights where {} is pruned: they were set to zero again; "
+    "pruner.reset() before loading gives them back"
+)
+_WRITTEN = (
+    "pruned weights of {} were written to outside of the optimizer steps that the Pruner sees (by an averaged copy, "
+    "`.data`, or an optimizer it was not given): they were set to zero again"
+)
+
+
+@dataclass(eq=False)
+class ModelHook:
+    """A hook on a module that leaves no trace in copies: pickled or copied it is a function that does nothing.
+
+    That function is the standard library's, so a model that was saved whole loads without prunewald.
+    """
+
+    call: Callable[..., None]
+
+    def __call__(self, *args: Any) -> None:
+        """Look, except in a graph."""
+        # In a graph that is compiled, exported or traced there is nothing to look at.
+        if not torch.compiler.is_compiling() and torch._C._get_tracing_state() is None:
+            self.call(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
+
+
+@dataclass(eq=False)
+class Guard:
+    """Looks after the zeros of a model where no optimizer step does: in forward passes and in state dicts.
+
+    Before the first forward pass in eval mode, before a state_dict and after load_state_dict every pruned weight is
+    looked at. Between, a forward pass looks only where torch has counted a write to the tensor since the last look.
+    What a load_state_dict wrote to pruned weights is kept until the model is used: a checkpoint is loaded in parts.
+    """
+
+    model: nn.Module
+    zeros: Zeros
+    trained: bool = True  # whether there may have been a step since the last look in eval mode
+    handles: list[Any] = field(default_factory=list)
+    loaded: dict[str, Tensor] = field(default_factory=dict)  # what load_state_dict wrote to pruned weights, until a use
+
+    def watch(self) -> None:
+        """Begin to look, from the first pruning on; who sets masks after a load_state_dict says what is pruned of it."""
+        self.loaded = {}
+        if not self.handles:
+            model = self.model
+            self.handles = [
+                model.register_forward_pre_hook(ModelHook(self._before_forward)),
+                model.register_state_dict_pre_hook(ModelHook(self._before_state_dict)),
+                model.register_load_state_dict_post_hook(ModelHook(self._after_load)),
+            ]
+
+    def look(self) -> None:
+        """Look at every pruned weight, set to zero what is not, and say so."""
+        self._mend([name for name in self.zeros.alive if self.zeros.revived(name)])
+
+    @torch.no_grad()
+    def put_back_(self) -> None:
+        """Give the weights back what was loaded: the Pruner's own state, loaded next, says what is pruned of it."""
+        for name, values in self.loaded.items():
+            self.zeros.params[name].copy_(values)
+        self.loaded = {}
+
+    def settle(self) -> None:
+        """The model is used with what was loaded: where that was denser than the masks, say so."""
+        if self.loaded:
+            names, self.loaded = list(self.loaded), {}
+            warn(_LOADED.format(_some(names)))
+
+    def release(self) -> None:
+        """Look no more."""
+        self.loaded = {}
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+    def _before_forward(self, module: nn.Module, args: Any) -> None:
+        self.settle()
+        first, self.trained = self.trained and not module.training, module.training
+        if first:
+            self.look()
+        else:
+            self._mend([name for name in self.zeros.touched() if self.zeros.revived(name)])
+
+    def _before_state_dict(self, module: nn.Module, prefix: str, keep_vars: bool) -> None:
+        self.settle()
+        self.look()
+
+    def _after_load(self, module: nn.Module, keys: Any) -> None:
+        present: Mapping[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+        for name, param in self.zeros.params.items():
+            if present.get(name, param) is not param:
+                self.zeros.rebind_(name, present[name])
+        with torch.no_grad():
+            for name in self.zeros.alive:
+                if self.zeros.revived(name):
+                    self.loaded[name] = self.zeros.params[name].detach().clone()
+                    self.zeros.hold_(name)
+
+    def _mend(self, names: list[str]) -> None:
+        if names:
+            with torch.no_grad():
+                for name in names:
+                    self.zeros.hold_(name)
+            warn(_WRITTEN.format(_some(names)))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
