@@ -27,6 +27,7 @@ from prunewald.pruning.resuming import check_saved
 from prunewald.pruning.stepping import Stepping
 from prunewald.pruning.subject import Subject
 from prunewald.pruning.watching import Watcher
+from prunewald.util.files import FilePath
 
 SigmaSource = Online | Mapping[str, Tensor] | str
 
@@ -121,6 +122,11 @@ class Pruner:
         held = ((part, self._params[part.param].detach(), self.zeros.mask(part.param)) for part in self.slices)
         kept = [part.take((weight != 0).logical_or_(alive)) for part, weight, alive in held]
         return 1 - sum(int(torch.count_nonzero(k)) for k in kept) / sum(k.numel() for k in kept)
+
+    @property
+    def history(self) -> list[tuple[int, float, float]]:
+        """What a schedule has done so far: of each pruning the step, the sparsity asked for, and the one it gave."""
+        return [] if self._gradual is None else list(self._gradual.history)
 
     @property
     def copies(self) -> dict[nn.Module, dict[str, Tensor]]:
@@ -224,6 +230,25 @@ class Pruner:
         self._subject.hold({name: mask.to(self._params[name].device, copy=True) for name, mask in masks.items()})
         self._watcher.restart()
 
+    def hold_zeros(self) -> None:
+        """Take the zeros that the targets have now for pruned, and hold them: of a model that was pruned elsewhere."""
+        masks = self.masks
+        for part in self.slices:
+            part.put_(masks[part.param], part.take(self._params[part.param].detach() != 0))
+        self.set_masks(masks)
+
+    @classmethod
+    def from_file(
+        cls, path: FilePath, model: nn.Module, optimizer: Optimizer | Iterable[Optimizer] | None = None, **choices: Any
+    ) -> Self:
+        """Load a packed file into a model and hold its zeros, to train on or prune further; `choices` as of a Pruner."""
+        from prunewald.storage import load
+
+        load(path, into=model)
+        pruner = cls(model, optimizer, **choices)
+        pruner.hold_zeros()
+        return pruner
+
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -320,7 +345,8 @@ class Pruner:
         """
         self._subject.guard.look()
         owed = 0.0 if self._gradual is None else self._gradual.owed
-        return {"masks": self.masks, "steps": self.steps, "owed": owed, **self._watcher.state_dict()}
+        past = {"history": [list(one) for one in self.history]} if self.history else {}
+        return {"masks": self.masks, "steps": self.steps, "owed": owed, **past, **self._watcher.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; one of other parameters or another kind of estimator is an error."""
@@ -330,6 +356,7 @@ class Pruner:
         self._steps = state["steps"]
         if self._gradual is not None:
             self._gradual.owed = float(state.get("owed", 0.0))
+            self._gradual.history = [(int(step), *levels) for step, *levels in state.get("history", [])]
         self._subject.zeros.alive = {name: mask.clone() for name, mask in state["masks"].items() if not mask.all()}
         with torch.no_grad():
             for name in self._subject.zeros.alive:

@@ -37,7 +37,7 @@ def dense_of(model):
 
 WRITES = {
     "data.copy_": lambda model: [p.data.copy_(torch.ones_like(p)) for p in model.parameters()],
-    "data=": lambda model: [setattr(p, "data", torch.ones_like(p)) for p in model.parameters()],
+    "data=": lambda model: [p.__setattr__("data", torch.ones_like(p)) for p in model.parameters()],
     "vector": lambda model: vector_to_parameters(parameters_to_vector(model.parameters()) + 1, model.parameters()),
     "copy_": lambda model: [p.detach().copy_(torch.ones_like(p)) for p in model.parameters()],
 }

@@ -1,5 +1,6 @@
 """Pruning by a schedule, while the user's own loop trains.  Zhu & Gupta (2017)."""
 
+import logging
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -13,6 +14,8 @@ from prunewald.pruning.report import Report
 from prunewald.pruning.subject import Subject
 from prunewald.util.notices import warn
 
+_log = logging.getLogger("prunewald")
+
 
 class Gradual:
     """Prunes when its schedule says so; a pruning for which there is no sigma yet is owed until there is."""
@@ -20,6 +23,7 @@ class Gradual:
     def __init__(self, schedule: Schedule, subject: Subject, plan: Callable[[Request], Plan]) -> None:
         self._schedule, self._subject, self._plan = schedule, subject, plan
         self.owed = 0.0
+        self.history: list[tuple[int, float, float]] = []  # of each pruning: the step, what was asked for, what it gave
 
     def act_(self, step: int, *, first: bool) -> Report | None:
         """Do what is due or owed after a step, and report it; the estimator's window runs on."""
@@ -36,7 +40,13 @@ class Gradual:
             if due:
                 warn(f"the pruning of step {step} is put off until it can be: {reason}")
             return None
+        self.history.append((step, self.owed, report.sparsity))
+        _log.info("step %d: %.2f %% of the weights are pruned (asked for: %.2f %%)", *_percent(*self.history[-1]))
         self.owed = 0.0
         if any(not torch.equal(mask, self._subject.zeros.mask(name)) for name, mask in masks.items()):
             self._subject.hold(masks)
         return report
+
+
+def _percent(step: int, asked: float, reached: float) -> tuple[int, float, float]:
+    return step, 100 * reached, 100 * asked

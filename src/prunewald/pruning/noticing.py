@@ -56,7 +56,7 @@ class Guard:
     loaded: dict[str, Tensor] = field(default_factory=dict)  # what load_state_dict wrote to pruned weights, until a use
 
     def watch(self) -> None:
-        """Begin to look, from the first pruning on; who sets masks after a load_state_dict says what is pruned of it."""
+        """Begin to look, from the first pruning on; masks that are set after a load_state_dict say what stays of it."""
         self.loaded = {}
         if not self.handles:
             model = self.model
