@@ -1,50 +1,34 @@
 """The Pruner: the front door, and the only part with state. It watches the optimizer, prunes, and holds the zeros."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from html import escape
-from operator import attrgetter
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.core.base import Allocation, Criterion, Online, Pattern, Schedule
+from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain
 from prunewald.model.optimizers import as_list, owned, step_taken
-from prunewald.model.slices import Slice
 from prunewald.model.targets import Target, find_slices
 from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
 from prunewald.pruning.owning import claim, leave
-from prunewald.pruning.plan import Choices, Plan, Request, Sparsity, online, resolve, sigma_source
+from prunewald.pruning.plan import Choices, Plan, Request, SigmaSource, Sparsity, online, resolve
 from prunewald.pruning.report import Report
 from prunewald.pruning.resuming import check_saved
 from prunewald.pruning.stepping import Stepping
 from prunewald.pruning.subject import Subject
+from prunewald.pruning.view import PrunerView
 from prunewald.pruning.watching import Watcher
 from prunewald.util.files import FilePath
 
-SigmaSource = Online | Mapping[str, Tensor] | str
 
-
-def fixed(path: str, doc: str) -> Any:
-    """What was given when a Pruner was made: it can be read, and an attempt to set it says what to do."""
-
-    def refuse(self: "Pruner", value: object) -> None:
-        name = path.rpartition(".")[2]
-        raise AttributeError(
-            f"{name}={repr(value)[:200]}: {name} is fixed when a {type(self).__name__} is made; make a new one"
-        )
-
-    return property(attrgetter(path), refuse, doc=doc)
-
-
-class Pruner:
+class Pruner(PrunerView):
     """Prunes a model by a criterion and keeps the pruned weights at zero while the user's own loop trains on.
 
     The masks live here, outside the model, which keeps its type, its parameter names and its state_dict.
@@ -61,16 +45,6 @@ class Pruner:
     What is given can be read, not set (`criterion`, `uncertainty`, `scope`, ...). What the Pruner holds is a property
     (`masks`, `steps`, `sparsity`, `report`), what it has to compute is a method.
     """
-
-    criterion: Criterion | None = fixed("_choices.criterion", "How weights are scored; None: by the default.")
-    uncertainty: Online | None = fixed("_choices.uncertainty", "Where sigma comes from; None: from the default.")
-    scope: Allocation = fixed("_choices.scope", "How many weights each target keeps.")
-    pattern: Pattern = fixed("_choices.pattern", "Which weights go together.")
-    schedule: Schedule | None = fixed("_choices.schedule", "When the Pruner prunes by itself.")
-    model: nn.Module = fixed("_subject.model", "What is pruned, without what torch.compile wraps around it.")
-    slices: Sequence[Slice] = fixed("_subject.slices", "The targets: parameters, or slices of them.")
-    zeros: Zeros = fixed("_subject.zeros", "What holds the masks.")
-    optimizers: Sequence[Optimizer] = fixed("_stepping.optimizers", "Those whose steps are watched.")
 
     def __init__(
         self,
@@ -103,82 +77,6 @@ class Pruner:
         self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping, Guard(inside, zeros))
         planned = self._choices.schedule
         self._gradual = None if planned is None else Gradual(planned, self._subject, self._plan)
-
-    # ---- what it holds -------------------------------------------------------------------------------------------
-
-    @property
-    def masks(self) -> dict[str, Tensor]:
-        """By parameter name, True where a weight is alive; a copy."""
-        return self._subject.zeros.masks()
-
-    @property
-    def steps(self) -> int:
-        """How many steps were taken since attaching; of several optimizers, those of the last in the list."""
-        return int(self._steps)
-
-    @property
-    def sparsity(self) -> float:
-        """The share of all targeted weights that is pruned and zero, at this moment."""
-        held = ((part, self._params[part.param].detach(), self.zeros.mask(part.param)) for part in self.slices)
-        kept = [part.take((weight != 0).logical_or_(alive)) for part, weight, alive in held]
-        return 1 - sum(int(torch.count_nonzero(k)) for k in kept) / sum(k.numel() for k in kept)
-
-    @property
-    def history(self) -> list[tuple[int, float, float]]:
-        """What a schedule has done so far: of each pruning the step, the sparsity asked for, and the one it gave."""
-        return [] if self._gradual is None else list(self._gradual.history)
-
-    @property
-    def copies(self) -> dict[nn.Module, dict[str, Tensor]]:
-        """The copies of the model that were given to `follow`, each with its parameters that are held."""
-        return self._subject.zeros.copies
-
-    @property
-    def holdings(self) -> tuple[Holding, ...]:
-        """What acts on the weights around each step beside the zeros: quantisation, surgery."""
-        return tuple(self._stepping.holdings)
-
-    def __getstate__(self) -> None:
-        raise TypeError(
-            "a Pruner is tied to a model and an optimizer by hooks, which do not copy: copy those, make a new Pruner "
-            "for them, and give it this one's state_dict()"
-        )
-
-    def __repr__(self) -> str:
-        chosen = f"criterion={self.criterion!r}, uncertainty={self.uncertainty!r}, scope={self.scope!r}"
-        state = f"{len(self.slices)} targets, {self.sparsity:.2%} pruned"
-        if revived := sum(map(self.zeros.revived, self._params)):
-            state += f", {revived:,} pruned weights are not zero: apply_() sets them to zero again"
-        return f"{type(self).__name__}({type(self.model).__name__}, {chosen}, {state})"
-
-    def _repr_html_(self) -> str:
-        report = "" if self.report is None else self.report._repr_html_()
-        return f"<p>{escape(repr(self))}</p>{report}"
-
-    # ---- what it computes ----------------------------------------------------------------------------------------
-
-    def targets(self) -> dict[str, Tensor]:
-        """What is pruned, by name: parameters, or slices of them; a loss may use them, to regularise."""
-        return {part.name: part.take(self._params[part.param]) for part in self.slices}
-
-    def sigma(self) -> dict[str, Tensor]:
-        """The uncertainty of each weight, by parameter name."""
-        found = self._subject.estimates(sigma_source(self._choices))
-        return {name: estimate.sigma for name, estimate in found.items()}
-
-    def dead(self) -> dict[str, Tensor]:
-        """By parameter name, True where no gradient reached a weight while it was watched."""
-        found = self._subject.estimates(sigma_source(self._choices))
-        return {name: estimate.dead for name, estimate in found.items() if estimate.dead is not None}
-
-    def scores(self) -> dict[str, Tensor]:
-        """The score of each weight, by parameter name: -inf where pruned, negative where dead, NaN off target."""
-        found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
-        with self._subject.in_sight():
-            scores, _ = self._subject.scores(self._plan(Request(0.0)))
-            for part in self.slices:
-                part.put_(found[part.param], scores[part.name].score.to(torch.float32))
-        return found
 
     # ---- pruning -------------------------------------------------------------------------------------------------
 
@@ -220,9 +118,18 @@ class Pruner:
         """The masks that `prune` would set, and its report; nothing changes."""
         return self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr), uncertainty))
 
+    def scores(self) -> dict[str, Tensor]:
+        """The score of each weight, by parameter name: -inf where pruned, negative where dead, NaN off target."""
+        found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
+        with self._subject.in_sight():
+            scores, _ = self._subject.scores(self._plan(Request(0.0)))
+            for part in self.slices:
+                part.put_(found[part.param], scores[part.name].score.to(torch.float32))
+        return found
+
     def _plan(self, request: Request, uncertainty: SigmaSource | None = None) -> Plan:
         choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
-        return resolve(choices, request, self.model, self.slices, self._params, self._watcher.optimizers)
+        return resolve(choices, request, self.model, self.slices, self._params, self._subject.watcher.optimizers)
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""
@@ -241,7 +148,7 @@ class Pruner:
     def from_file(
         cls, path: FilePath, model: nn.Module, optimizer: Optimizer | Iterable[Optimizer] | None = None, **choices: Any
     ) -> Self:
-        """Load a packed file into a model and hold its zeros, to train on or prune further; `choices` as of a Pruner."""
+        """Load a packed file into a model and hold its zeros, to train on or prune further; `choices` are its own."""
         from prunewald.storage import load
 
         load(path, into=model)
@@ -298,18 +205,6 @@ class Pruner:
     def let_go(self, holding: Holding) -> None:
         """Let a way of holding weights act no more."""
         self._stepping.drop(holding)
-
-    @property
-    def at_work(self) -> str:
-        """What the Pruner is in the middle of: a "schedule" that has not reached its end; empty where nothing is."""
-        ends = None if self.schedule is None else self.schedule.final
-        done = self.schedule is None or (ends is not None and self.sparsity >= ends - 1e-3)
-        return "" if done or not self.zeros.attached else "schedule"
-
-    @property
-    def holding(self) -> bool:
-        """Whether there are zeros that it holds."""
-        return self.zeros.attached and bool(self.zeros.alive)
 
     def reset(self) -> None:
         """Prune nothing any more: the model is plain and trainable with its present values, and can be pruned anew."""

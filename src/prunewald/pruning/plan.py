@@ -17,6 +17,7 @@ from prunewald.util.arguments import real, share
 from prunewald.util.registry import make
 
 Sparsity: TypeAlias = float | Mapping[str, float]
+SigmaSource: TypeAlias = Online | Mapping[str, Tensor] | str  # what a caller may give for an uncertainty
 
 # What is taken where the caller names nothing.
 _TAU, _MAGNITUDE, _WALD, _SECOND_MOMENT = MagnitudeUncertainty(), Magnitude(), Wald(), SecondMoment()

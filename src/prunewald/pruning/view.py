@@ -1,0 +1,133 @@
+"""What can be read of a Pruner: what it was given, what it holds, and what it computes when asked."""
+
+from collections.abc import Sequence
+from html import escape
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from prunewald.core.base import Allocation, Criterion, Online, Pattern, Schedule
+from prunewald.model.slices import Slice
+from prunewald.pruning.gradual import Gradual
+from prunewald.pruning.holding.holding import Holding
+from prunewald.pruning.holding.zeros import Zeros
+from prunewald.pruning.plan import Choices, sigma_source
+from prunewald.pruning.report import Report
+from prunewald.pruning.stepping import Stepping
+from prunewald.pruning.subject import Subject
+
+
+def fixed(path: str, doc: str) -> Any:
+    """What was given when a Pruner was made: it can be read, and an attempt to set it says what to do."""
+
+    def refuse(self: object, value: object) -> None:
+        name = path.rpartition(".")[2]
+        raise AttributeError(
+            f"{name}={repr(value)[:200]}: {name} is fixed when a {type(self).__name__} is made; make a new one"
+        )
+
+    return property(attrgetter(path), refuse, doc=doc)
+
+
+class PrunerView:
+    """The readable side of a Pruner; nothing here changes the model, the masks or what is attached."""
+
+    report: Report | None  # of the last pruning, by a call or by the schedule
+    _choices: Choices
+    _params: dict[str, Tensor]
+    _steps: int | Tensor
+    _stepping: Stepping
+    _subject: Subject
+    _gradual: Gradual | None
+
+    criterion: Criterion | None = fixed("_choices.criterion", "How weights are scored; None: by the default.")
+    uncertainty: Online | None = fixed("_choices.uncertainty", "Where sigma comes from; None: from the default.")
+    scope: Allocation = fixed("_choices.scope", "How many weights each target keeps.")
+    pattern: Pattern = fixed("_choices.pattern", "Which weights go together.")
+    schedule: Schedule | None = fixed("_choices.schedule", "When the Pruner prunes by itself.")
+    model: nn.Module = fixed("_subject.model", "What is pruned, without what torch.compile wraps around it.")
+    slices: Sequence[Slice] = fixed("_subject.slices", "The targets: parameters, or slices of them.")
+    zeros: Zeros = fixed("_subject.zeros", "What holds the masks.")
+    optimizers: Sequence[Optimizer] = fixed("_stepping.optimizers", "Those whose steps are watched.")
+
+    # ---- what it holds -------------------------------------------------------------------------------------------
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """By parameter name, True where a weight is alive; a copy."""
+        return self._subject.zeros.masks()
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken since attaching; of several optimizers, those of the last in the list."""
+        return int(self._steps)
+
+    @property
+    def sparsity(self) -> float:
+        """The share of all targeted weights that is pruned and zero, at this moment."""
+        held = ((part, self._params[part.param].detach(), self.zeros.mask(part.param)) for part in self.slices)
+        kept = [part.take((weight != 0).logical_or_(alive)) for part, weight, alive in held]
+        return 1 - sum(int(torch.count_nonzero(k)) for k in kept) / sum(k.numel() for k in kept)
+
+    @property
+    def history(self) -> list[tuple[int, float, float]]:
+        """What a schedule has done so far: of each pruning the step, the sparsity asked for, and the one it gave."""
+        return [] if self._gradual is None else list(self._gradual.history)
+
+    @property
+    def copies(self) -> dict[nn.Module, dict[str, Tensor]]:
+        """The copies of the model that were given to `follow`, each with its parameters that are held."""
+        return self._subject.zeros.copies
+
+    @property
+    def holdings(self) -> tuple[Holding, ...]:
+        """What acts on the weights around each step beside the zeros: quantisation, surgery."""
+        return tuple(self._stepping.holdings)
+
+    def __getstate__(self) -> None:
+        raise TypeError(
+            "a Pruner is tied to a model and an optimizer by hooks, which do not copy: copy those, make a new Pruner "
+            "for them, and give it this one's state_dict()"
+        )
+
+    def __repr__(self) -> str:
+        chosen = f"criterion={self.criterion!r}, uncertainty={self.uncertainty!r}, scope={self.scope!r}"
+        state = f"{len(self.slices)} targets, {self.sparsity:.2%} pruned"
+        if revived := sum(map(self.zeros.revived, self._params)):
+            state += f", {revived:,} pruned weights are not zero: apply_() sets them to zero again"
+        return f"{type(self).__name__}({type(self.model).__name__}, {chosen}, {state})"
+
+    def _repr_html_(self) -> str:
+        report = "" if self.report is None else self.report._repr_html_()
+        return f"<p>{escape(repr(self))}</p>{report}"
+
+    # ---- what it computes ----------------------------------------------------------------------------------------
+
+    def targets(self) -> dict[str, Tensor]:
+        """What is pruned, by name: parameters, or slices of them; a loss may use them, to regularise."""
+        return {part.name: part.take(self._params[part.param]) for part in self.slices}
+
+    def sigma(self) -> dict[str, Tensor]:
+        """The uncertainty of each weight, by parameter name."""
+        found = self._subject.estimates(sigma_source(self._choices))
+        return {name: estimate.sigma for name, estimate in found.items()}
+
+    def dead(self) -> dict[str, Tensor]:
+        """By parameter name, True where no gradient reached a weight while it was watched."""
+        found = self._subject.estimates(sigma_source(self._choices))
+        return {name: estimate.dead for name, estimate in found.items() if estimate.dead is not None}
+
+    @property
+    def at_work(self) -> str:
+        """What the Pruner is in the middle of: a "schedule" that has not reached its end; empty where nothing is."""
+        ends = None if self.schedule is None else self.schedule.final
+        done = self.schedule is None or (ends is not None and self.sparsity >= ends - 1e-3)
+        return "" if done or not self.zeros.attached else "schedule"
+
+    @property
+    def holding(self) -> bool:
+        """Whether there are zeros that it holds."""
+        return self.zeros.attached and bool(self.zeros.alive)
