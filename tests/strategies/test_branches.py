@@ -1,5 +1,6 @@
 import copy
 import dataclasses
+import gc
 import json
 import pickle
 
@@ -11,6 +12,7 @@ import prunewald as pw
 from prunewald.strategies import BudgetError, find_sparsity
 from tests.resuming import same
 from tests.strategies.helpers import Work, adam, trained
+from tests.training import net, one_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LEVELS = (0.3, 0.5, 0.8)
@@ -149,3 +151,50 @@ def test_a_broken_candidate_is_named(tmp_path):
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(ValueError, match="level-0.5.pt' .*: delete it"):
         find_sparsity(work.pruner, work.train, work.accuracy, budget=9, levels=LEVELS, folder=tmp_path)
+
+
+def stepped(pruner, scheduler):
+    """A training that steps a scheduler, and the learning rates it began with."""
+    (optimizer,), rates = pruner.optimizers, []
+
+    def train(one):
+        rates.append(optimizer.param_groups[0]["lr"])
+        one_step(pruner.model, optimizer, 0)
+        scheduler.step()
+
+    return train, rates
+
+
+def scheduled():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    one_step(model, optimizer, 0)
+    return pw.Pruner(model, optimizer), torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+
+def test_a_scheduler_is_set_back_with_its_candidate():
+    pruner, scheduler = scheduled()
+    train, rates = stepped(pruner, scheduler)
+    pw.strategies.find_sparsity(pruner, train, lambda: 1.0, budget=1.0, levels=(0.3, 0.5, 0.7), also=[scheduler])
+    assert rates == [0.01] * 3
+    assert scheduler.last_epoch == 1
+
+
+def test_a_scheduler_that_is_not_set_back_is_named_once():
+    pruner, scheduler = scheduled()
+    train, _ = stepped(pruner, scheduler)
+    with pytest.warns(UserWarning, match=r"also=\[scheduler\]") as said:
+        pw.strategies.find_sparsity(pruner, train, lambda: 1.0, budget=1.0, levels=(0.3, 0.5, 0.7))
+    assert len(said) == 1
+
+
+def test_candidates_without_a_folder_are_on_disk_while_the_search_lives(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    pruner, _ = scheduled()
+    search = pw.strategies.find_sparsity(pruner, lambda one: None, lambda: 1.0, budget=1.0, levels=(0.3, 0.5))
+    assert {file.name for file in tmp_path.glob("*/*.pt")} == {"start.pt", "level-0.3.pt", "level-0.5.pt"}
+    search.restore_(0.3)
+    assert pruner.sparsity == pytest.approx(0.3, abs=0.02)
+    del search
+    gc.collect()
+    assert not list(tmp_path.iterdir())

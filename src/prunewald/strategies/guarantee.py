@@ -13,6 +13,7 @@ from prunewald.strategies.checks import check_functions
 from prunewald.strategies.rounds import Round, SigmaFunction
 from prunewald.strategies.search import LEVELS, BudgetError
 from prunewald.strategies.tabular import Tabular
+from prunewald.strategies.training_state import Stateful
 from prunewald.util.arguments import real
 from prunewald.util.files import FilePath
 from prunewald.util.tables import Cells
@@ -60,6 +61,7 @@ def certify_sparsity(
     levels: Iterable[float] = LEVELS,
     estimate: SigmaFunction | None = None,
     folder: FilePath | None = None,
+    also: Sequence[Stateful] = (),
 ) -> Certificate:
     """The highest sparsity that a test, not hope, finds within a budget.  Angelopoulos et al. (2021).
 
@@ -79,7 +81,7 @@ def certify_sparsity(
         return torch.as_tensor(losses()).detach().cpu().double()
 
     settings = {"error": None, "drop": None, "delta": delta} | {of: budget}
-    with Branches(pruner, train, measure, levels, estimate, folder, **settings) as branches:
+    with Branches(pruner, train, measure, levels, estimate, folder, also, **settings) as branches:
         tested, last = _tested(branches, of, budget, delta)
         if last is None:
             first = tested[0]

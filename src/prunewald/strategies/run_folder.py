@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import shutil
+import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,33 +20,30 @@ _SHOWN = 5
 
 
 class RunFolder:
-    """States of one run by name, each written whole; a run with another plan is refused. Without a path, in memory."""
+    """States of one run by name, each written whole; a run with another plan is refused.
+
+    Without a path they are in a temporary folder, which goes when this object does: a search keeps many of them, each
+    of several times the size of the model, and memory is for one.
+    """
 
     def __init__(self, path: FilePath | None, plan: Mapping[str, Any]) -> None:
-        self._path = None if path is None else Path(path)
-        self._memory: dict[str, TrainingState] = {}
-        if self._path is not None:
-            self._path.mkdir(parents=True, exist_ok=True)
-            _check_plan(self._path, plan)
+        self._path = Path(tempfile.mkdtemp(prefix="prunewald-") if path is None else path)
+        if path is None:
+            weakref.finalize(self, shutil.rmtree, self._path, ignore_errors=True)
+        self._path.mkdir(parents=True, exist_ok=True)
+        _check_plan(self._path, plan)
 
     def save(self, name: str, state: TrainingState) -> None:
         """Keep a state."""
-        if self._path is None:
-            self._memory[name] = state
-        else:
-            with replacing(self._path / f"{name}.pt") as file:
-                torch.save(state, file)
+        with replacing(self._path / f"{name}.pt") as file:
+            torch.save(state, file)
 
     def drop(self, name: str) -> None:
         """Forget a state, if there is one."""
-        self._memory.pop(name, None)
-        if self._path is not None:
-            (self._path / f"{name}.pt").unlink(missing_ok=True)
+        (self._path / f"{name}.pt").unlink(missing_ok=True)
 
     def load(self, name: str) -> TrainingState | None:
         """A state that was kept; None if there is none."""
-        if self._path is None:
-            return self._memory.get(name)
         file = self._path / f"{name}.pt"
         return _read(file) if file.exists() else None
 

@@ -10,6 +10,7 @@ from prunewald.strategies.branches import Branches, Restorable
 from prunewald.strategies.checks import as_number, check_functions
 from prunewald.strategies.rounds import Round, SigmaFunction
 from prunewald.strategies.tabular import Tabular
+from prunewald.strategies.training_state import Stateful
 from prunewald.util.arguments import real
 from prunewald.util.files import FilePath
 from prunewald.util.tables import Cells
@@ -61,21 +62,24 @@ def find_sparsity(
     levels: Iterable[float] = LEVELS,
     estimate: SigmaFunction | None = None,
     folder: FilePath | None = None,
+    also: Sequence[Stateful] = (),
 ) -> Search:
     """Prune the model as it is now to each level, retrain each, and leave it at the highest whose loss fits the budget.
 
     `evaluate` gives a number, higher is better, such as the accuracy on validation data; the loss is that of the
     dense model minus the candidate's. Every candidate starts from the same state: weights, optimizer, estimator, the
-    copies that the Pruner follows, and torch's global random numbers. A DataLoader with a generator of its own, numpy
+    copies that the Pruner follows, what is in `also` (an LR scheduler, a GradScaler), and torch's global random
+    numbers. A DataLoader with a generator of its own, numpy
     and `random` are not set back: seed them in `train`, or each candidate sees other batches.
 
     The candidates are kept, and `search.restore_(0.8)` goes to one of them. With `folder` each is on disk as soon as it
     is finished, as `level-0.8.pt`, in which "model" is the state_dict, and the next start goes on after the last;
-    another budget may be asked of the same candidates. Without, they are in memory for as long as the `Search` is.
+    another budget may be asked of the same candidates. Without, they are in a temporary folder for as long as the
+    `Search` lives.
     """
     check_functions(evaluate=evaluate)
     budget = real("budget", budget, least=0, what="the loss to allow,")
-    with Branches(pruner, train, lambda: _value(evaluate), levels, estimate, folder) as branches:
+    with Branches(pruner, train, lambda: _value(evaluate), levels, estimate, folder, also) as branches:
         dense = branches.dense
         if math.isnan(dense):
             raise ValueError("evaluate() gave NaN for the model before any pruning: there is nothing to compare with")

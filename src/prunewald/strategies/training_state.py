@@ -1,8 +1,8 @@
 """The whole state of a training, copied: to go back to, or to go on from in another process."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,7 +15,17 @@ from prunewald.util.trees import copied
 TrainingState: TypeAlias = dict[str, Any]  # tensors, numbers, text, and dicts and lists of them: torch.save can hold it
 
 
-def take(pruner: Pruner) -> TrainingState:
+class Stateful(Protocol):
+    """What goes back with a training: an LR scheduler, a GradScaler."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state, as torch's own have it."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object:
+        """Go back to a state."""
+
+
+def take(pruner: Pruner, also: Sequence[Stateful] = ()) -> TrainingState:
     """Copy all that a training needs to go on from here; data and the user's own variables are not part of it."""
     params = pruner.model.named_parameters()
     return {
@@ -26,10 +36,11 @@ def take(pruner: Pruner) -> TrainingState:
         "copies": [copied(copy.state_dict()) for copy in pruner.copies],
         "report": None if pruner.report is None else asdict(pruner.report),
         "random": _random_numbers(),
+        "also": [copied(one.state_dict()) for one in also],
     }
 
 
-def restore_(pruner: Pruner, state: Mapping[str, Any]) -> None:
+def restore_(pruner: Pruner, state: Mapping[str, Any], also: Sequence[Stateful] = ()) -> None:
     """Go back to a state that was taken; torch's global random numbers too.
 
     The copies are those that were followed then: the Pruner lets go of later ones, which stay as they are.
@@ -45,6 +56,8 @@ def restore_(pruner: Pruner, state: Mapping[str, Any]) -> None:
     for copy, own in zip(pruner.copies, state["copies"], strict=False):
         copy.load_state_dict(own)
     pruner.report = None if state["report"] is None else Report.from_dict(state["report"])
+    for one, own in zip(also, state.get("also", []), strict=True):
+        one.load_state_dict(copied(own))
     _set_random_numbers(state["random"])
 
 
