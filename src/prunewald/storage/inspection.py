@@ -14,6 +14,7 @@ from prunewald.storage.packed import read_index
 from prunewald.storage.state_dict import unpack
 from prunewald.util.files import FilePath
 from prunewald.util.tables import html_table, text_table
+from prunewald.util.text import printable
 
 _WORDS = ("tensor", "shape", "stored as")
 _NUMBERS = ("kept", "positions", "values", "codebook", "overhead", "bits a weight", "bound")
@@ -86,7 +87,8 @@ class Inspection:
         return f"<p>{escape(self._title())}</p>{html_table(**self._table())}"
 
     def _title(self) -> str:
-        return f"{self.path}: format {self.version}, {self.size:,} bytes, {self.header:,} of them header and report"
+        sizes = f"{self.size:,} bytes, {self.header:,} of them header and report"
+        return f"{printable(self.path)}: format {self.version}, {sizes}"
 
     def _table(self) -> dict[str, Any]:
         rows, left = [_cells(row) for row in self.tensors], range(len(_WORDS))
