@@ -85,7 +85,7 @@ def _results(args: argparse.Namespace) -> None:
 
 
 def _pack(args: argparse.Namespace) -> None:
-    how = {name: getattr(args, name) for name in ("values", "size", "codec", "positions")}
+    how = {name: getattr(args, name) for name in ("values", "size", "codec", "positions", "max_bytes")}
     with _one_line():
         print(dense.pack(args.checkpoint, args.file, **how))
 
@@ -147,7 +147,8 @@ def _storage_flags(commands: Any) -> None:
     inspecting = commands.add_parser("inspect", help="where the bytes of a packed file are")
     for parser in (unpack, inspecting):
         parser.add_argument("file", type=Path, help="the packed file")
-        parser.add_argument("--max-bytes", type=int, help="memory its tensors may take (default: 1 GiB or more)")
+    for parser in (pack, unpack, inspecting):
+        parser.add_argument("--max-bytes", type=int, help="memory the tensors may take (default: 1 GiB or more)")
     unpack.add_argument("checkpoint", type=Path, help="the .safetensors file to write")
     inspecting.add_argument("--report", action="store_true", help="print the pruning report too")
 

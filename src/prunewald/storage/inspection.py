@@ -105,7 +105,7 @@ def inspect(path: FilePath, *, max_bytes: int | None = None) -> Inspection:
             rows = _masks(contents, max_bytes)
         else:
             entries, report = read_index(contents)
-            check_size(contents, sum(entry.nbytes for entry in entries), max_bytes)
+            check_size(contents.size, sum(entry.nbytes for entry in entries), max_bytes)
             unpack(entries, contents.tensors)  # so that all of it is checked
             rows = [_row(contents, entry) for entry in entries]
         return Inspection(str(path), container.VERSION, contents.size, rows, report)

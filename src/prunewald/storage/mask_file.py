@@ -53,7 +53,7 @@ def unpack(contents: Contents, max_bytes: int | None) -> dict[str, Tensor]:
     """Put the masks together; a ValueError with the reason if index and stored tensors disagree."""
     rows = _parse(contents.index)
     check_keys({f"mask/{name}" for name in rows}, contents.tensors)
-    check_size(contents, sum(math.prod(shape) for shape, _ in rows.values()), max_bytes)
+    check_size(contents.size, sum(math.prod(shape) for shape, _ in rows.values()), max_bytes)
     return {name: _unpack(name, *row, contents.tensors[f"mask/{name}"]) for name, row in rows.items()}
 
 
