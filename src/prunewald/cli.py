@@ -22,6 +22,7 @@ from prunewald.storage import dense, inspect
 from prunewald.storage.codes.streams import Codec
 from prunewald.storage.positions import Positions
 from prunewald.storage.values import LOSSY
+from prunewald.util.text import printable
 
 
 class _Parser(argparse.ArgumentParser):
@@ -36,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _COMMANDS[args.command](args)
     except _KNOWN as error:
-        print(f"{command}: {error}", file=sys.stderr)
+        said = "\n".join(map(printable, str(error).split("\n")))  # it may quote a file
+        print(f"{command}: {said}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"\n{command}: stopped", file=sys.stderr)
@@ -69,7 +71,7 @@ def _reproduce(args: argparse.Namespace) -> None:
 def _results(args: argparse.Namespace) -> None:
     if args.action == "import":
         folder, new = records.import_(args.folder, args.file or Path("results"))
-        print(f"{new} new records in {folder}")
+        print(f"{new} new records in {printable(str(folder))}")
     elif args.action == "export":
         if args.file is None:
             raise ResultsError("export needs a file to write, such as results.tar.xz")

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from prunewald.lab.records import Key, Record, RecordFolder, ResultsError, experiment_of, export, import_, read_records
+from prunewald.lab.records import (
+    Key,
+    Record,
+    RecordFolder,
+    ResultsError,
+    data_of,
+    experiment_of,
+    export,
+    import_,
+    read_records,
+)
 from prunewald.lab.settings import settings
 from tests.storage.helpers import allocating
 
@@ -270,6 +280,11 @@ def test_the_same_file_again_and_again_counts_each_time(tmp_path: Path, monkeypa
             tar.addfile(tarfile.TarInfo("x/settings.json"))
     with pytest.raises(ResultsError, match="more than 100 files"):
         import_(tmp_path / "bad.tar.xz", tmp_path / "out")
+
+
+def test_what_the_data_are_called_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+    root = RecordFolder(tmp_path, SETTINGS, "\x1b[2Jimages\n").folder
+    assert data_of(root) == "\\x1b[2Jimages\\n"
 
 
 def test_a_folder_that_would_steer_the_terminal_is_refused(tmp_path: Path) -> None:

@@ -40,10 +40,14 @@ def test_a_replaced_file_keeps_its_mode_and_a_link_stays_a_link(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
+posix = pytest.mark.skipif(os.name != "posix", reason="modes, owners and pipes")
+
+
 def drafts(folder):
     return [path for path in folder.iterdir() if path.suffix == ".tmp"]
 
 
+@posix
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
 def test_the_draft_of_a_file_that_is_there_is_for_its_owner_alone(tmp_path, mode):
     path = tmp_path / "secret.pw"
@@ -56,6 +60,7 @@ def test_the_draft_of_a_file_that_is_there_is_for_its_owner_alone(tmp_path, mode
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
+@posix
 def test_a_new_file_has_the_mode_of_the_umask(tmp_path):
     old = os.umask(0o027)
     try:
@@ -66,6 +71,7 @@ def test_a_new_file_has_the_mode_of_the_umask(tmp_path):
     assert stat.S_IMODE((tmp_path / "new.pw").stat().st_mode) == 0o640
 
 
+@posix
 @pytest.mark.parametrize("allowed", [True, False])
 def test_the_owner_stays_where_that_is_allowed(tmp_path, monkeypatch, allowed):
     path, given = tmp_path / "theirs.pw", []
@@ -84,6 +90,7 @@ def test_the_owner_stays_where_that_is_allowed(tmp_path, monkeypatch, allowed):
     assert path.read_bytes() == b"new"
 
 
+@posix
 def test_only_a_regular_file_is_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
@@ -95,11 +102,13 @@ def test_only_a_regular_file_is_replaced(tmp_path):
     assert {path: path.lstat().st_mode for path in tmp_path.iterdir()} == before
 
 
+@posix
 def test_a_device_is_left_alone():
     with pytest.raises(OSError, match="/dev/null.*another name"), replacing("/dev/null"):
         pytest.fail("nothing may be written")
 
 
+@posix
 def test_what_appears_while_the_draft_is_written_is_not_replaced_unless_it_is_a_regular_file(tmp_path):
     with pytest.raises(OSError, match="late.*another name"), replacing(tmp_path / "late") as file:  # noqa: PT012
         file.write(b"new")

@@ -143,8 +143,8 @@ def experiment_of(folder: str | Path) -> str:
 
 
 def data_of(folder: str | Path) -> str:
-    """Which data the results of a folder are of, in words."""
-    return str(_settings_of(folder)["data"])
+    """Which data the results of a folder are of, in words that are safe to print."""
+    return printable(_settings_of(folder)["data"])
 
 
 def _settings_of(folder: str | Path) -> dict[str, Any]:

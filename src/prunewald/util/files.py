@@ -31,7 +31,7 @@ def replacing(path: FilePath) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         if old := _replaced(path, target):
-            with suppress(OSError):  # only root may give files away
+            with suppress(OSError, AttributeError):  # only root may give files away; Windows has no such owners
                 os.chown(draft, old.st_uid, old.st_gid)
             os.chmod(draft, old.st_mode & 0o777)
         os.replace(draft, target)
