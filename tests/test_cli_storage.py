@@ -1,5 +1,7 @@
 """The command line: dense checkpoints packed, unpacked, inspected."""
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +91,34 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, state: dict[str, Tensor], cap
         assert reason in (error := capsys.readouterr().err)
         assert error.count("\n") == 1
         assert not Path(out).exists()
+
+
+def test_names_in_errors_are_shown_and_not_obeyed(tmp_path: Path, capsys: Any) -> None:
+    source = tmp_path / "dense.pt"
+    torch.save({"\x1b[2J": torch.ones(2, dtype=torch.complex128)}, source)
+    assert cli.main(["pack", str(source), str(tmp_path / "f.pw")]) == 2
+    assert "\\x1b[2J" in capsys.readouterr().err
+    head = json.dumps({"w": {"dtype": "\x1b[2J", "shape": [], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "f.pw").write_bytes(len(head).to_bytes(8, "little") + head + bytes(4))
+    assert cli.main(["inspect", str(tmp_path / "f.pw")]) == 2
+    error = capsys.readouterr().err
+    assert "\\x1b[2J" in error
+    assert error.count("\n") == 1
+    assert "\x1b" not in error
+
+
+def test_a_limit_for_pack(tmp_path: Path, capsys: Any) -> None:
+    torch.save({"w": torch.ones(1).expand(100, 100)}, tmp_path / "dense.pt")
+    pack = ["pack", str(tmp_path / "dense.pt"), str(tmp_path / "f.pw"), "--max-bytes"]
+    assert cli.main([*pack, "39999"]) == 2
+    assert "40,000 bytes, more than 39,999" in capsys.readouterr().err
+    assert cli.main([*pack, "40000"]) == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes")
+def test_only_a_regular_file_is_written_over(tmp_path: Path, state: dict[str, Tensor], capsys: Any) -> None:
+    torch.save(state, tmp_path / "dense.pt")
+    os.mkfifo(tmp_path / "pipe")
+    assert cli.main(["pack", str(tmp_path / "dense.pt"), str(tmp_path / "pipe")]) == 2
+    assert "pipe' is" in capsys.readouterr().err
+    assert (tmp_path / "pipe").is_fifo()

@@ -30,6 +30,14 @@ def outputs(model, x):
         return model.eval()(x)
 
 
+def test_a_name_that_safetensors_keeps_for_itself_is_refused(tmp_path):
+    model = nn.Linear(2, 2)
+    model.register_buffer("__metadata__", torch.ones(2))
+    with pytest.raises(ValueError, match="'__metadata__'.*another"):
+        export.to_safetensors(model, tmp_path / "f.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
 def test_safetensors_load_into_the_plain_model(tmp_path, x):
     from safetensors.torch import load_model
 

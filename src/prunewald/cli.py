@@ -22,6 +22,7 @@ from prunewald.storage import dense, inspect
 from prunewald.storage.codes.streams import Codec
 from prunewald.storage.positions import Positions
 from prunewald.storage.values import LOSSY
+from prunewald.util.text import printable
 
 
 class _Parser(argparse.ArgumentParser):
@@ -36,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _COMMANDS[args.command](args)
     except _KNOWN as error:
-        print(f"{command}: {error}", file=sys.stderr)
+        said = "\n".join(map(printable, str(error).split("\n")))  # it may quote a file
+        print(f"{command}: {said}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"\n{command}: stopped", file=sys.stderr)
@@ -69,7 +71,7 @@ def _reproduce(args: argparse.Namespace) -> None:
 def _results(args: argparse.Namespace) -> None:
     if args.action == "import":
         folder, new = records.import_(args.folder, args.file or Path("results"))
-        print(f"{new} new records in {folder}")
+        print(f"{new} new records in {printable(str(folder))}")
     elif args.action == "export":
         if args.file is None:
             raise ResultsError("export needs a file to write, such as results.tar.xz")
@@ -85,7 +87,7 @@ def _results(args: argparse.Namespace) -> None:
 
 
 def _pack(args: argparse.Namespace) -> None:
-    how = {name: getattr(args, name) for name in ("values", "size", "codec", "positions")}
+    how = {name: getattr(args, name) for name in ("values", "size", "codec", "positions", "max_bytes")}
     with _one_line():
         print(dense.pack(args.checkpoint, args.file, **how))
 
@@ -147,7 +149,8 @@ def _storage_flags(commands: Any) -> None:
     inspecting = commands.add_parser("inspect", help="where the bytes of a packed file are")
     for parser in (unpack, inspecting):
         parser.add_argument("file", type=Path, help="the packed file")
-        parser.add_argument("--max-bytes", type=int, help="memory its tensors may take (default: 1 GiB or more)")
+    for parser in (pack, unpack, inspecting):
+        parser.add_argument("--max-bytes", type=int, help="memory the tensors may take (default: 1 GiB or more)")
     unpack.add_argument("checkpoint", type=Path, help="the .safetensors file to write")
     inspecting.add_argument("--report", action="store_true", help="print the pruning report too")
 

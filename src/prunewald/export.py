@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import evaluating, plain
+from prunewald.storage.state_dict import check_names
 from prunewald.util.files import FilePath, replacing
 
 Inputs = Tensor | tuple[Any, ...]
@@ -32,7 +33,9 @@ def to_safetensors(model: nn.Module, path: FilePath) -> None:
     first: dict[Any, str] = {}
     others: dict[str, str] = {}
     kept: dict[str, Tensor] = {}
-    for name, tensor in plain(model).state_dict().items():
+    state = plain(model).state_dict()
+    check_names(state)
+    for name, tensor in state.items():
         same = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else name
         if first.setdefault(same, name) == name:
             kept[name] = tensor.detach().cpu().contiguous()

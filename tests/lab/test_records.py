@@ -9,8 +9,19 @@ from typing import Any
 
 import pytest
 
-from prunewald.lab.records import Key, Record, RecordFolder, ResultsError, experiment_of, export, import_, read_records
+from prunewald.lab.records import (
+    Key,
+    Record,
+    RecordFolder,
+    ResultsError,
+    data_of,
+    experiment_of,
+    export,
+    import_,
+    read_records,
+)
 from prunewald.lab.settings import settings
+from tests.storage.helpers import allocating
 
 SETTINGS = settings("fashion-mnist", epochs=7)
 ONE = Record(0, "moment:1", 0.9, 0.8, 0.5, 0.7, 0.7, 0.9, 5.0, 1.1, 0.6, 0.1, {"torch": "2"})
@@ -68,6 +79,20 @@ def test_a_number_that_is_none_is_not_written(tmp_path: Path) -> None:
         (json.dumps(vars(ONE) | {"frozen": "x"}).encode(), "is no record"),
         (json.dumps(vars(ONE) | {"environment": 3}).encode(), "environment is 3"),
         (json.dumps(vars(ONE) | {"row": "new:1"}).encode(), "unknown row 'new:1'"),
+        (json.dumps(vars(ONE) | {"row": 5}).encode(), "row is 5"),
+        (json.dumps(vars(ONE) | {"row": ["abs"]}).encode(), "row is ['abs']"),
+        (json.dumps(vars(ONE) | {"row": "moment:\n1"}).encode(), "row is 'moment:\\n1', not 'moment:1'"),
+        (json.dumps(vars(ONE) | {"seed": 0.5}).encode(), "seed is 0.5"),
+        (json.dumps(vars(ONE) | {"seed": -1}).encode(), "seed is -1"),
+        (json.dumps(vars(ONE) | {"seed": 10**400}).encode(), "seed is 1000"),
+        (json.dumps(vars(ONE) | {"seed": None}).encode(), "seed is None"),
+        (json.dumps(vars(ONE) | {"level": True}).encode(), "level is True"),
+        (json.dumps(vars(ONE) | {"frozen": True}).encode(), "frozen is True"),
+        (json.dumps(vars(ONE) | {"speedup": 10**400}).encode(), "speedup is 1000"),
+        (json.dumps(vars(ONE) | {"speedup": 1e308}).encode(), "speedup is 1e+308"),
+        (json.dumps(vars(ONE)).replace("0.9", "9" * 9000).encode(), "is no record"),
+        (b"[" * 60_000, "is no record"),
+        (b'{"a":' * 9_000, "is no record"),
         (json.dumps(vars(ONE) | {"seed": 4}).encode(), "holds the record of records/moment_1/00004-0.9.json"),
     ],
 )
@@ -103,7 +128,8 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) ->
             RecordFolder(tmp_path, SETTINGS, "some images")
     strange = before["settings.json"].replace(b'"fashion-mnist"', b'"foo"')
     nameless = before["settings.json"].replace(b'"experiment"', b'"trial"')
-    for content in (b"", b"{}", b"[]", b"\xff", strange, nameless):
+    listed = before["settings.json"].replace(b'"fashion-mnist"', b'["fashion-mnist"]')
+    for content in (b"", b"{}", b"[]", b"\xff", b"[" * 60_000, strange, nameless, listed):
         (root / "settings.json").write_bytes(content)
         with pytest.raises(ResultsError, match="settings.json"):
             RecordFolder(tmp_path, SETTINGS, "some images")
@@ -204,6 +230,12 @@ PLACE = ONE.key.path
         ({f"x/{PLACE}": b"0" * 100_000}, "at most 65,536 bytes"),
         ({f"y/{PLACE}": GOOD}, "does not hold one results folder"),
         ({"x/settings.json": b"{}"}, "written by other code"),
+        ({"x/settings.json": b"[" * 60_000}, "is damaged"),
+        ({f"x/{PLACE}": b"[" * 60_000}, "is no record"),
+        ({f"x/{PLACE}": json.dumps(vars(ONE) | {"speedup": 10**400}).encode()}, "speedup is 1000"),
+        ({f"x/{PLACE}": json.dumps(vars(ONE) | {"row": 5}).encode()}, "row is 5"),
+        ({f"x/{PLACE}": json.dumps(vars(ONE) | {"seed": 10**300}).encode()}, "seed is 1000"),
+        ({"x" * 200: GOOD}, "no plain file"),  # its name is in a header of its own
         ({"x/settings.json": b"{"}, "is damaged"),
     ],
 )
@@ -218,6 +250,50 @@ def test_hostile_archives_are_refused_and_nothing_is_written(
     assert message in str(error.value)
     assert str(archive) in str(error.value)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_long_header_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A header of pax may say 6 GiB, and compressed it is a megabyte."""
+    header = tarfile.TarInfo("x/pax")
+    header.type, header.size = tarfile.XHDTYPE, 20_000_000
+    with lzma.open(tmp_path / "bad.tar.xz", "wb", preset=0) as file:
+        file.write(header.tobuf(tarfile.USTAR_FORMAT) + bytes(header.size) + bytes(1024))
+    with allocating(5_000_000), pytest.raises(ResultsError, match="x/pax.*no plain file"):
+        import_(tmp_path / "bad.tar.xz", tmp_path / "out")
+
+
+def test_an_archive_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(folder(tmp_path / "a", *several(range(2))), tmp_path / "a.tar.xz")
+    for limit, value, message in (("_MOST", 16, "more than 16 files"), ("_LARGEST_SUM", 2000, "more than 2,000 bytes")):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"prunewald.lab.records.{limit}", value)
+            with pytest.raises(ResultsError, match=f"a.tar.xz.*{message}"):
+                import_(tmp_path / "a.tar.xz", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert import_(tmp_path / "a.tar.xz", tmp_path / "out")[1] == 16
+
+
+def test_the_same_file_again_and_again_counts_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prunewald.lab.records._MOST", 100)
+    with tarfile.open(tmp_path / "bad.tar.xz", "w:xz") as tar:
+        for _ in range(101):
+            tar.addfile(tarfile.TarInfo("x/settings.json"))
+    with pytest.raises(ResultsError, match="more than 100 files"):
+        import_(tmp_path / "bad.tar.xz", tmp_path / "out")
+
+
+def test_what_the_data_are_called_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+    root = RecordFolder(tmp_path, SETTINGS, "\x1b[2Jimages\n").folder
+    assert data_of(root) == "\\x1b[2Jimages\\n"
+
+
+def test_a_folder_that_would_steer_the_terminal_is_refused(tmp_path: Path) -> None:
+    right = (folder(tmp_path / "a", ONE) / "settings.json").read_bytes()
+    archive = packed(tmp_path / "bad.tar.xz", {"\x1b[2J/settings.json": right})
+    with pytest.raises(ResultsError) as error:
+        import_(archive, tmp_path / "out")
+    assert "'\\x1b[2J/settings.json'" in str(error.value)
+    assert not (tmp_path / "out").exists()
 
 
 def test_archives_that_are_none(tmp_path: Path) -> None:

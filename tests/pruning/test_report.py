@@ -90,6 +90,14 @@ def test_totals():
     assert replace(REPORT, rows=[replace(ROWS[0], kept=0)]).emptied == ["fc1.weight"]
 
 
+def test_nothing_pruned_of_nothing():
+    empty = replace(REPORT, rows=[])
+    assert empty.sparsity == 0
+    assert str(empty).splitlines()[-1].split() == ["total", "0", "0", "0.00%"]
+    assert json.loads(json.dumps(empty.to_dict(), allow_nan=False))["total"]["sparsity"] == 0
+    assert replace(ROWS[0], weights=0, kept=0).sparsity == 0
+
+
 def test_a_report_is_json_whatever_it_says():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     nn.init.constant_(model[0].weight, 0.5)

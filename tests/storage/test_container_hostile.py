@@ -172,6 +172,10 @@ LIES: dict[str, tuple[Any, dict[str, Tensor], str]] = {
     "shape fractional": (model(entry(shape=[3.0, 3])), GOOD, "makes no sense"),
     "shape true": (model(entry(shape=[True, 9])), GOOD, "makes no sense"),
     "shape absurd": (model(entry(shape=[2**63])), GOOD, "makes no sense"),
+    "shape endless": (model(entry(shape=[2**62] * 65)), GOOD, "65 dimensions.*64"),
+    "name endless": (model(entry(names=["w" * 4097])), GOOD, "4,097 bytes.*4,096"),
+    "name endless in bytes": (model(entry(names=["ü" * 2049])), GOOD, "4,098 bytes.*4,096"),
+    "name endless behind": (model(entry(names=["w", "v" * 5000])), GOOD, "5,000 bytes.*4,096"),
     "kept true": (model(entry(kept=True)), GOOD, "makes no sense"),
     "kept negative": (model(entry(kept=-1)), GOOD, "makes no sense"),
     "kept null": (model(entry(kept=None)), GOOD, "makes no sense"),
@@ -255,6 +259,11 @@ LIES: dict[str, tuple[Any, dict[str, Tensor], str]] = {
     "report no object": (model() | {"report": 1}, {}, "the report makes no sense"),
     "report without scope": (model() | {"report": {"criterion": "a", "notes": [], "rows": []}}, {}, "the report makes"),
     "report row": (model() | {"report": REPORT | {"rows": [["a"]]}}, {}, "row that makes no sense"),
+    "report shape": (
+        model() | {"report": REPORT | {"rows": [["a", [1] * 65, 1, 1, 0, 0, 0, 0]]}},
+        {},
+        "65 dimensions.*64",
+    ),
     "report number": (model() | {"report": REPORT | {"rows": [["a", [], 1, 1, "x", 0, 0, 0]]}}, {}, "for a number"),
 }
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import prunewald as pw
+from prunewald.pruning.report import Report, TensorReport
 from prunewald.storage import inspect, load, mask_file, save
 from prunewald.storage.positions import bound
 
@@ -106,3 +107,23 @@ def test_masks(tmp_path: Path) -> None:
     found = inspect(tmp_path / "f")
     assert [(row.stored, row.kept) for row in found.tensors] == [("mask", int(m.sum())) for m in masks.values()]
     assert found.header + found.total.payload + found.total.overhead == (tmp_path / "f").stat().st_size
+
+
+def test_what_a_file_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    evil = "\x1b[2J\r\x9b"
+    source = pruner(holding(**{evil: torch.ones(3, 3)}), {})
+    source.report = Report([TensorReport(evil, (3, 3), 9, 9, None, None, 1.0, 1.0)], evil, evil, evil, [evil])
+    save(source, tmp_path / "f")
+    found = inspect(tmp_path / "f")
+    assert found.tensors[0].name == evil
+    text = f"{found}{found.report}"
+    assert "\\x1b[2J" in text
+    assert all(char.isprintable() for char in text.replace("\n", ""))
+
+
+def test_a_long_name_is_not_printed_for_every_tensor(tmp_path: Path) -> None:
+    names = {"x" * 4000: torch.tensor(1)} | {f"n{i}": torch.tensor(i) for i in range(300)}
+    save(holding(**names), tmp_path / "f")
+    found = inspect(tmp_path / "f")
+    assert len(str(found)) < 300 * 400
+    assert found.tensors[0].name == "x" * 4000

@@ -133,6 +133,8 @@ LIES: dict[str, tuple[Any, dict[str, Tensor], str]] = {
     "name a number": ({"masks": [row(name=1)]}, STORED, "makes no sense"),
     "shape negative": ({"masks": [row(shape=[-3, -3])]}, STORED, "makes no sense"),
     "shape true": ({"masks": [row(shape=[True, 9])]}, STORED, "makes no sense"),
+    "shape endless": ({"masks": [row(shape=[2**62] * 65)]}, STORED, "65 dimensions.*64"),
+    "name endless": ({"masks": [row(name="w" * 4097)]}, STORED, "4,097 bytes.*4,096"),
     "kept fractional": ({"masks": [row(kept=2.0)]}, STORED, "makes no sense"),
     "kept missing": ({"masks": [{"name": "w", "shape": [9]}]}, STORED, "makes no sense"),
     "further key": ({"masks": [row(more=1)]}, STORED, "makes no sense"),
@@ -165,6 +167,8 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "list": ({"w": [True]}, ValueError, "'w' is list.*bool"),
     "float": ({"w": torch.ones(2)}, ValueError, "'w' is torch.float32.*bool"),
     "meta": ({"w": torch.ones(2, device="meta").bool()}, ValueError, "'w' is .* on meta"),
+    "name too long": ({"w" * 4097: torch.ones(2).bool()}, ValueError, "4,097 bytes.*4,096"),
+    "dimensions": ({"w": torch.ones([1] * 65).bool()}, ValueError, "'w'.*65 dimensions.*64"),
     "sparse": ({"w": torch.eye(2).bool().to_sparse()}, ValueError, "'w' is .*sparse_coo"),
 }
 

@@ -34,6 +34,8 @@ REFUSED = {
     "sparse": (holding(x=torch.eye(2).to_sparse()), "'x'.*sparse_coo"),
     "meta": (nn.Linear(2, 2, device="meta"), "'weight'.*meta"),
     "lazy": (nn.LazyLinear(2), "'weight'.*UninitializedParameter"),
+    "dimensions": (holding(x=torch.ones([1] * 65)), "'x'.*65 dimensions.*64"),
+    "reserved": (holding(__metadata__=torch.ones(2)), "'__metadata__'.*another"),
     "subclass": (holding(x=torch.ones(2).as_subclass(Wrapped)), "'x'.*Wrapped"),
 }
 
@@ -44,6 +46,25 @@ def test_what_cannot_be_stored_is_named(tmp_path: Path, case: str) -> None:
     with pytest.raises(ValueError, match=f"cannot store {reason}"):
         save(model, tmp_path / "f")
     assert list(tmp_path.iterdir()) == []
+
+
+class Numbered(nn.Module):
+    """A model whose state dict has a key that is no name."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return {"w": torch.ones(2), 7: torch.ones(2)}
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [(Numbered(), "7.*int.*string"), (holding(**{"w" * 4097: torch.ones(2)}), "4,097 bytes.*4,096")],
+    ids=["number", "long"],
+)
+def test_a_name_that_no_file_can_hold_leaves_the_old_file(tmp_path: Path, model: nn.Module, reason: str) -> None:
+    save(net(), tmp_path / "f")
+    with pytest.raises(ValueError, match=reason):
+        save(model, tmp_path / "f")
+    assert identical(load(tmp_path / "f"), net().state_dict())
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,82 @@ def test_a_replaced_file_keeps_its_mode_and_a_link_stays_a_link(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
+posix = pytest.mark.skipif(os.name != "posix", reason="modes, owners and pipes")
+
+
+def drafts(folder):
+    return [path for path in folder.iterdir() if path.suffix == ".tmp"]
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+def test_the_draft_of_a_file_that_is_there_is_for_its_owner_alone(tmp_path, mode):
+    path = tmp_path / "secret.pw"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    with replacing(path) as file:
+        (draft,) = drafts(tmp_path)
+        assert stat.S_IMODE(draft.stat().st_mode) == 0o600
+        file.write(b"new")
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@posix
+def test_a_new_file_has_the_mode_of_the_umask(tmp_path):
+    old = os.umask(0o027)
+    try:
+        with replacing(tmp_path / "new.pw") as file:
+            file.write(b"new")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "new.pw").stat().st_mode) == 0o640
+
+
+@posix
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_owner_stays_where_that_is_allowed(tmp_path, monkeypatch, allowed):
+    path, given = tmp_path / "theirs.pw", []
+    path.write_bytes(b"old")
+    owner = path.stat().st_uid, path.stat().st_gid
+
+    def chown(file, *to):
+        given.append(to)
+        if not allowed:
+            raise PermissionError("not yours")
+
+    monkeypatch.setattr("os.chown", chown)
+    with replacing(path) as file:
+        file.write(b"new")
+    assert given == [owner]
+    assert path.read_bytes() == b"new"
+
+
+@posix
+def test_only_a_regular_file_is_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("pipe")
+    before = {path: path.lstat().st_mode for path in tmp_path.iterdir()}
+    for name in ("pipe", "folder", "link"):
+        with pytest.raises(OSError, match=f"{name}.*another name"), replacing(tmp_path / name):
+            pytest.fail("nothing may be written")
+    assert {path: path.lstat().st_mode for path in tmp_path.iterdir()} == before
+
+
+@posix
+def test_a_device_is_left_alone():
+    with pytest.raises(OSError, match="/dev/null.*another name"), replacing("/dev/null"):
+        pytest.fail("nothing may be written")
+
+
+@posix
+def test_what_appears_while_the_draft_is_written_is_not_replaced_unless_it_is_a_regular_file(tmp_path):
+    with pytest.raises(OSError, match="late.*another name"), replacing(tmp_path / "late") as file:  # noqa: PT012
+        file.write(b"new")
+        os.mkfifo(tmp_path / "late")
+    assert os.listdir(tmp_path) == ["late"]
+
+
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="there/model.pw.*no folder"), replacing(tmp_path / "there/model.pw"):
         pass

@@ -63,3 +63,11 @@ def test_what_stands_in_a_cell_is_never_markup():
     assert "<b>" not in html
     assert "<script" not in html
     assert Cells(html).texts[1] == ("td", "<script>alert('&')</script>")
+
+
+def test_a_cell_is_one_line_of_bounded_length():
+    text = text_table(("name", "n"), [("\x1b[2J\n", "1"), ("x" * 1000, "2"), *[("y", "3")] * 10])
+    assert "\x1b" not in text
+    assert "\\x1b[2J\\n" in text
+    assert len(text.splitlines()) == 14
+    assert len(text) < 14 * 220

@@ -7,20 +7,22 @@ machines merge by copying, since the same record has the same name everywhere.
 import io
 import json
 import lzma
-import math
 import tarfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from prunewald.lab.methods import parse
 from prunewald.lab.settings import EXPERIMENTS, Settings
 from prunewald.util.files import replacing
+from prunewald.util.text import printable
 
 FORMAT = "prunewald results 1"
 _SHARES = ("level", "dense", "pruned", "retrained", "validation", "sparsity", "frozen")
 _LARGEST = 1 << 16  # bytes of a record, more than enough
+_MOST, _LARGEST_SUM = 200_000, 1 << 28  # files of an archive, and their bytes: a record takes about 450
+_LARGEST_NUMBER = 1e12  # so that sums stay finite
 
 
 class ResultsError(ValueError):
@@ -126,11 +128,11 @@ def _check_same(file: Path, here: dict[str, Any]) -> None:
 def _settings(content: bytes, where: object) -> dict[str, Any]:
     try:
         found = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ResultsError(f"{where} is damaged ({error})") from error
     if not (isinstance(found, dict) and isinstance(found.get("identity"), dict) and found.get("format") == FORMAT):
         raise ResultsError(f"{where} was written by other code: it is not of the form {FORMAT!r}")
-    if found["identity"].get("experiment") not in EXPERIMENTS or not isinstance(found.get("data"), str):
+    if found["identity"].get("experiment") not in list(EXPERIMENTS) or not isinstance(found.get("data"), str):
         raise ResultsError(f"{where} was written by other code: it names no experiment and data that are known")
     return found
 
@@ -141,8 +143,8 @@ def experiment_of(folder: str | Path) -> str:
 
 
 def data_of(folder: str | Path) -> str:
-    """Which data the results of a folder are of, in words."""
-    return str(_settings_of(folder)["data"])
+    """Which data the results of a folder are of, in words that are safe to print."""
+    return printable(_settings_of(folder)["data"])
 
 
 def _settings_of(folder: str | Path) -> dict[str, Any]:
@@ -170,20 +172,35 @@ def _record(content: bytes, name: str) -> Record:
     """Check a record that was read from the file of this name."""
     try:
         record = Record(**json.loads(content))
-        for field in fields(Record):
-            value = getattr(record, field.name)
-            if field.type is float and not (isinstance(value, int | float) and math.isfinite(value)):
-                raise TypeError(f"{field.name} is {value!r}")
-            if field.name in _SHARES and value is not None and not 0 <= value <= 1:
-                raise ValueError(f"{field.name} is {value!r}, no share")
-        if not isinstance(record.environment, dict):
-            raise TypeError(f"environment is {record.environment!r}")
-        own = Key(int(record.seed), parse(record.row).text, float(record.level)).path
-    except (ValueError, TypeError) as error:
+        _check_values(record)
+    except (ValueError, TypeError, RecursionError) as error:
         raise ResultsError(f"is no record ({error})") from error
-    if own != name:
+    if (own := record.key.path) != name:
         raise ResultsError(f"holds the record of {own}")
     return record
+
+
+def _check_values(record: Record) -> None:
+    """Refuse values of types or sizes that no result has; JSON may say anything."""
+    numbers = {field.name: getattr(record, field.name) for field in fields(Record) if field.type is float}
+    numbers |= {} if record.frozen is None else {"frozen": record.frozen}
+    for name, value in numbers.items():
+        if type(value) not in (int, float) or not -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER:  # NaN is not between
+            raise TypeError(f"{name} is {_short(value)}")
+        if name in _SHARES and not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value!r}, no share")
+    if type(record.seed) is not int or not 0 <= record.seed < 2**63:
+        raise TypeError(f"seed is {_short(record.seed)}")
+    if not isinstance(record.environment, dict):
+        raise TypeError(f"environment is {_short(record.environment)}")
+    if not isinstance(record.row, str):
+        raise TypeError(f"row is {_short(record.row)}")
+    if record.row != (spelled := parse(record.row).text):
+        raise ValueError(f"row is {_short(record.row)}, not {spelled!r}")
+
+
+def _short(value: object) -> str:
+    return printable(repr(value), longest=80)
 
 
 def export(folder: str | Path, archive: str | Path) -> int:
@@ -205,9 +222,8 @@ def export(folder: str | Path, archive: str | Path) -> int:
 def import_(archive: str | Path, out: str | Path) -> tuple[Path, int]:
     """Unpack an archive beside what is there: records that are there stay; returns the folder and the new records."""
     try:
-        with tarfile.open(archive, mode="r:xz") as tar:
-            entries = {entry.name: _content(tar, entry) for entry in tar}
-        root, files = _checked(entries)
+        with tarfile.open(archive, mode="r:xz", tarinfo=_PlainEntry) as tar:
+            root, files = _checked(_contents(tar))
     except (tarfile.TarError, EOFError, OSError, lzma.LZMAError, ResultsError) as error:
         raise ResultsError(f"{archive} is no archive of results: {error}") from error
     folder = Path(out) / root
@@ -222,18 +238,36 @@ def import_(archive: str | Path, out: str | Path) -> tuple[Path, int]:
     return folder, len([path for path in new if path != "settings.json"])
 
 
-def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
-    file = tar.extractfile(entry) if entry.isfile() and entry.size <= _LARGEST else None
-    if file is None:
-        raise ResultsError(f"{entry.name!r} in it is no plain file of at most {_LARGEST:,} bytes")
-    return file.read()
+class _PlainEntry(tarfile.TarInfo):
+    """An entry as `export` writes it; any other, such as a header of pax that has gigabytes, is refused unread."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read the 512 bytes that each entry begins with."""
+        entry = super().frombuf(buf, encoding, errors)
+        if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or entry.size > _LARGEST:
+            raise ResultsError(f"{entry.name!r} in it is no plain file of at most {_LARGEST:,} bytes")
+        return entry
+
+
+def _contents(tar: tarfile.TarFile) -> dict[str, bytes]:
+    """The files of an archive by name, as long as there are not too many of them."""
+    found: dict[str, bytes] = {}
+    total = 0
+    for count, entry in enumerate(tar, start=1):
+        total += entry.size
+        if count > _MOST or total > _LARGEST_SUM:
+            raise ResultsError(f"it holds more than {_MOST:,} files, or more than {_LARGEST_SUM:,} bytes")
+        file = tar.extractfile(entry)
+        found[entry.name] = b"" if file is None else file.read()
+    return found
 
 
 def _checked(entries: dict[str, bytes]) -> tuple[str, dict[str, bytes]]:
     """The folder's name and its files, settings first, none of which may lead elsewhere."""
     roots = {name.split("/")[0] for name in entries}
     root = roots.pop() if len(roots) == 1 else ""
-    if root in ("", ".", "..") or "\\" in root or f"{root}/settings.json" not in entries:
+    if root in ("", ".", "..") or "\\" in root or not root.isprintable() or f"{root}/settings.json" not in entries:
         raise ResultsError(f"it does not hold one results folder, but {sorted(entries)[:3]}")
     settings = entries[f"{root}/settings.json"]
     _settings(settings, "its settings.json")

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from prunewald.util.tables import html_table, text_table
+from prunewald.util.text import printable
 
 _HEAD = ("layer", "shape", "weights", "kept", "sparsity", "threshold", "dead", "rank corr. ABS", "overlap ABS")
 _LEFT = (0, 1)  # names and shapes; numbers stand to the right
@@ -33,8 +34,8 @@ class TensorReport:
 
     @property
     def sparsity(self) -> float:
-        """The share of weights that is zero."""
-        return 1 - self.kept / self.weights
+        """The share of weights that is zero; 0 where there are none."""
+        return 1 - self.kept / self.weights if self.weights else 0.0
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ class Report:
 
     @property
     def sparsity(self) -> float:
-        """The share of the targets' weights that is zero."""
-        return 1 - self.kept / self.weights
+        """The share of the targets' weights that is zero; 0 where there are none."""
+        return 1 - self.kept / self.weights if self.weights else 0.0
 
     @property
     def emptied(self) -> list[str]:
@@ -96,7 +97,8 @@ class Report:
         return pandas.DataFrame(self.to_dict()["layers"]).set_index("name")
 
     def __str__(self) -> str:
-        return "\n".join([*self.notes, self._title(), text_table(*self._cells(), left=_LEFT, total=self._total())])
+        words = map(printable, (*self.notes, self._title()))  # a file's report may say anything
+        return "\n".join([*words, text_table(*self._cells(), left=_LEFT, total=self._total())])
 
     def _repr_html_(self) -> str:
         words = "".join(f"<p>{escape(line)}</p>" for line in (*self.notes, self._title()))

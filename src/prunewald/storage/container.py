@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 import torch
 from torch import Tensor
 
-from prunewald.storage.index import DTYPE_NAMES, unique
+from prunewald.storage.index import DTYPE_NAMES, DTYPES, RESERVED, unique
 from prunewald.util.arguments import whole
 from prunewald.util.files import FilePath, replacing
 
@@ -42,7 +42,7 @@ def write(path: FilePath, index: str, tensors: Mapping[str, Tensor]) -> None:
     """
     meta = {"format": FORMAT, "version": VERSION, "index": index, "sha256": _digest(index, tensors)}
     order = sorted(tensors, key=lambda key: (-tensors[key].itemsize, key))  # so that every tensor is aligned
-    header: dict[str, Any] = {"__metadata__": meta}
+    header: dict[str, Any] = {RESERVED: meta}
     end = 0
     for key in order:
         start, end = end, end + tensors[key].nbytes
@@ -60,24 +60,35 @@ def write(path: FilePath, index: str, tensors: Mapping[str, Tensor]) -> None:
 
 def read(path: FilePath) -> Contents:
     """Read a file whose version and checksum are right; a ValueError with the reason if they are not."""
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise ImportError("reading a packed file needs safetensors: pip install safetensors") from error
-    with open(path, "rb") as file:
+    with open(path, "rb") as file, _opened(path) as inside:
         size = os.fstat(file.fileno()).st_size
-        try:
-            opened = safe_open(path, framework="pt")
-        except SafetensorError as error:
-            raise ValueError(f"not a whole safetensors file ({error})") from error
-        with opened as inside:
-            header = _unique_header(file)
-            meta = _check_meta(inside.metadata() or {})
-            # Copies: what is checked below is what is returned, whatever happens to the file.
-            tensors = {key: _copy(inside.get_tensor(key)) for key in inside.keys()}  # noqa: SIM118
+        header = _unique_header(file)
+        meta = _check_meta(inside.metadata() or {})
+        _check_dtypes(header)
+        # Copies: what is checked below is what is returned, whatever happens to the file.
+        tensors = {key: _copy(inside.get_tensor(key)) for key in inside.keys()}  # noqa: SIM118
     if _digest(meta["index"], tensors) != meta["sha256"]:
         raise ValueError("the checksum does not match: the file is damaged")
     return Contents(meta["index"], tensors, header, size)
+
+
+def is_packed(path: FilePath) -> bool:
+    """Whether a file says that prunewald wrote it; it may be damaged all the same."""
+    with open(path, "rb"):  # a file that is missing is an error here
+        try:
+            with _opened(path) as inside:
+                return (inside.metadata() or {}).get("format") == FORMAT
+        except ValueError:
+            return False
+
+
+def dense_size(path: FilePath) -> int:
+    """The bytes of the tensors in any safetensors file; a ValueError if it is none, or has dtypes that are unknown."""
+    with open(path, "rb") as file, _opened(path):
+        header = _unique_header(file)
+    _check_dtypes(header)
+    ends = [info["data_offsets"] for key, info in header.items() if key != RESERVED]
+    return sum(end - start for start, end in ends)
 
 
 def check_max_bytes(max_bytes: int | None) -> None:
@@ -86,9 +97,9 @@ def check_max_bytes(max_bytes: int | None) -> None:
         whole("max_bytes", max_bytes)
 
 
-def check_size(contents: Contents, total: int, max_bytes: int | None) -> None:
-    """Refuse a file whose tensors would take `total` bytes of memory, if that is more than is allowed."""
-    limit = max(_FREE, _RATIO * contents.size) if max_bytes is None else max_bytes
+def check_size(size: int, total: int, max_bytes: int | None) -> None:
+    """Refuse a file of `size` bytes whose tensors would take `total` bytes of memory, if that is not allowed."""
+    limit = max(_FREE, _RATIO * size) if max_bytes is None else max_bytes
     if total > limit:
         raise ValueError(f"its tensors would take {total:,} bytes, more than {limit:,}; max_bytes= allows more")
 
@@ -102,6 +113,24 @@ def blaming(path: FilePath) -> Iterator[None]:
         raise
     except Exception as error:
         raise PackedFileError(f"{os.fspath(path)}: {error}") from error
+
+
+def _opened(path: FilePath) -> Any:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise ImportError("reading a packed file needs safetensors: pip install safetensors") from error
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise ValueError(f"not a whole safetensors file ({error})") from error
+
+
+def _check_dtypes(header: dict[str, Any]) -> None:
+    """Refuse what safetensors can describe and torch, or this format, cannot hold."""
+    for key, info in header.items():
+        if key != RESERVED and info["dtype"] not in DTYPES:
+            raise ValueError(f"{key!r} is of dtype {info['dtype']}, which is not known: known are {', '.join(DTYPES)}")
 
 
 def _unique_header(file: BinaryIO) -> dict[str, Any]:

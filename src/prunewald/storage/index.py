@@ -32,6 +32,11 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # Values are stored in one of the dtypes, or as codes: of the entries of a codebook, or of whole multiples of a scale.
 CODED = ("codebook", "linear")
 
+# What an index may ask of a reader: products of sizes and columns of names cost more than the bytes that spell them.
+MAX_DIMENSIONS = 64
+MAX_NAME = 4096  # bytes
+RESERVED = "__metadata__"  # safetensors keeps it for itself, so that no dense file can hold a tensor of this name
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -110,6 +115,9 @@ def _entry(row: Any) -> TensorEntry:
         case {"names": list(names), "dtype": str(dtype), "shape": list(shape), **rest}:
             named = names and all(isinstance(name, str) for name in names)
             if named and all(map(is_count, shape)) and dtype in DTYPES:
+                check_shape(shape)
+                for name in names:
+                    check_length(name)
                 return TensorEntry(tuple(names), dtype, tuple(shape), _packing(rest) if rest else None)
     raise nonsense(row)
 
@@ -125,6 +133,19 @@ def _packing(rest: dict[Any, Any]) -> Packing:
 def nonsense(row: Any) -> ValueError:
     """The error to raise for an entry of an index that cannot be one."""
     return ValueError(f"the index has an entry that makes no sense: {str(row)[:200]}")
+
+
+def check_length(name: str) -> None:
+    """Refuse a name that is longer than an index may have."""
+    size = len(name.encode(errors="surrogatepass"))
+    if size > MAX_NAME:
+        raise ValueError(f"the name {name[:20] + '...'!r} takes {size:,} bytes: at most {MAX_NAME:,} go")
+
+
+def check_shape(shape: Sequence[int]) -> None:
+    """Refuse a shape of more dimensions than an index may have."""
+    if len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"a shape of {len(shape):,} dimensions: at most {MAX_DIMENSIONS} go")
 
 
 def is_count(value: Any) -> bool:

@@ -14,6 +14,7 @@ from prunewald.storage.packed import read_index
 from prunewald.storage.state_dict import unpack
 from prunewald.util.files import FilePath
 from prunewald.util.tables import html_table, text_table
+from prunewald.util.text import printable
 
 _WORDS = ("tensor", "shape", "stored as")
 _NUMBERS = ("kept", "positions", "values", "codebook", "overhead", "bits a weight", "bound")
@@ -86,7 +87,8 @@ class Inspection:
         return f"<p>{escape(self._title())}</p>{html_table(**self._table())}"
 
     def _title(self) -> str:
-        return f"{self.path}: format {self.version}, {self.size:,} bytes, {self.header:,} of them header and report"
+        sizes = f"{self.size:,} bytes, {self.header:,} of them header and report"
+        return f"{printable(self.path)}: format {self.version}, {sizes}"
 
     def _table(self) -> dict[str, Any]:
         rows, left = [_cells(row) for row in self.tensors], range(len(_WORDS))
@@ -103,7 +105,7 @@ def inspect(path: FilePath, *, max_bytes: int | None = None) -> Inspection:
             rows = _masks(contents, max_bytes)
         else:
             entries, report = read_index(contents)
-            check_size(contents, sum(entry.nbytes for entry in entries), max_bytes)
+            check_size(contents.size, sum(entry.nbytes for entry in entries), max_bytes)
             unpack(entries, contents.tensors)  # so that all of it is checked
             rows = [_row(contents, entry) for entry in entries]
         return Inspection(str(path), container.VERSION, contents.size, rows, report)

@@ -11,9 +11,9 @@ from torch import Tensor
 from prunewald.model.masking import check_masks
 from prunewald.storage import container
 from prunewald.storage.container import Contents, blaming, check_max_bytes, check_size
-from prunewald.storage.index import compact, is_count, nonsense, unique
+from prunewald.storage.index import check_length, check_shape, compact, is_count, nonsense, unique
 from prunewald.storage.positions import Positions, allowed, decode, encode
-from prunewald.storage.state_dict import check_keys
+from prunewald.storage.state_dict import check_keys, unfit
 from prunewald.util.files import FilePath
 
 _NONE = torch.zeros(0, dtype=torch.uint8)
@@ -26,6 +26,10 @@ def save(masks: Mapping[str, Tensor], path: FilePath, *, positions: Positions = 
     """
     check_masks(masks, empty=False)
     codecs = allowed(positions, "auto")
+    for name, mask in masks.items():
+        check_length(name)
+        if reason := unfit(mask):
+            raise ValueError(f"cannot store the mask of {name!r}: it is {reason}")
     rows, stored = [], {}
     for name, mask in masks.items():
         alive = mask.detach().cpu().contiguous().view(torch.uint8) != 0  # a view of something else has other bytes
@@ -49,7 +53,7 @@ def unpack(contents: Contents, max_bytes: int | None) -> dict[str, Tensor]:
     """Put the masks together; a ValueError with the reason if index and stored tensors disagree."""
     rows = _parse(contents.index)
     check_keys({f"mask/{name}" for name in rows}, contents.tensors)
-    check_size(contents, sum(math.prod(shape) for shape, _ in rows.values()), max_bytes)
+    check_size(contents.size, sum(math.prod(shape) for shape, _ in rows.values()), max_bytes)
     return {name: _unpack(name, *row, contents.tensors[f"mask/{name}"]) for name, row in rows.items()}
 
 
@@ -73,6 +77,8 @@ def _row(row: Any) -> tuple[str, tuple[tuple[int, ...], int]]:
     match row:
         case {"name": str(name), "shape": list(shape), "kept": kept, **rest}:
             if all(map(is_count, [*shape, kept])) and not rest:
+                check_length(name)
+                check_shape(shape)
                 return name, (tuple(shape), kept)
     raise nonsense(row)
 

@@ -104,7 +104,7 @@ def load(path: FilePath, *, into: M | None = None, max_bytes: int | None = None)
         contents = container.read(path)
         entries, _ = read_index(contents)
         if into is None or max_bytes is not None:
-            check_size(contents, sum(entry.nbytes for entry in entries), max_bytes)
+            check_size(contents.size, sum(entry.nbytes for entry in entries), max_bytes)
     target: dict[str, Any] = {}
     if into is not None:
         # load_state_dict fills what fits before it complains, so nothing may be left for it to complain about.

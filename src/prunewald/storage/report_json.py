@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any, cast
 
 from prunewald.pruning.report import Report, TensorReport
-from prunewald.storage.index import is_count
+from prunewald.storage.index import check_shape, is_count
 
 _SETTINGS = {field.name for field in fields(Report) if field.type is str}
 _REQUIRED = {"criterion", "uncertainty", "scope"}
@@ -42,6 +42,7 @@ def _row(row: Any) -> TensorReport:
         case [str(name), list(shape), weights, kept, threshold, dead, correlation, overlap]:
             numbers = [None if x is None else _number(x) for x in (threshold, dead, correlation, overlap)]
             if all(map(is_count, [*shape, weights, kept])) and kept <= weights > 0:
+                check_shape(shape)
                 known = [math.nan if x is None else x for x in numbers[2:]]
                 return TensorReport(name, tuple(shape), weights, kept, numbers[0], numbers[1], known[0], known[1])
     raise ValueError(f"the report has a row that makes no sense: {str(row)[:200]}")

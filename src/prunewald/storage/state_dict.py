@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from prunewald.model.masking import check_masks
 from prunewald.storage import sections
-from prunewald.storage.index import DTYPE_NAMES, TensorEntry
+from prunewald.storage.index import DTYPE_NAMES, MAX_DIMENSIONS, RESERVED, TensorEntry, check_length
 from prunewald.storage.options import Chooser
 from prunewald.storage.values import as_bits
 
@@ -18,6 +18,7 @@ def pack(
     state: Mapping[str, Any], masks: Mapping[str, Tensor], options: Chooser
 ) -> tuple[list[TensorEntry], dict[str, Tensor]]:
     """Take a state dict apart: into index entries, and the tensors to store by their keys."""
+    check_names(state)
     groups = tied(state)
     for name in masks:
         if name not in state:
@@ -55,6 +56,16 @@ def check_keys(keys: set[str], stored: Mapping[str, Tensor]) -> None:
         raise ValueError(f"index and stored tensors disagree about {odd[0]!r}")
 
 
+def check_names(state: Mapping[Any, Any]) -> None:
+    """Refuse a state dict with a key that can name no tensor in a file."""
+    for name in state:
+        if not isinstance(name, str):
+            raise ValueError(f"cannot store {name!r}: it is a {type(name).__name__}, and a tensor's name is a string")
+        if name == RESERVED:
+            raise ValueError(f"cannot store {name!r}: safetensors keeps this name for itself, give the tensor another")
+        check_length(name)
+
+
 def tied(state: Mapping[str, Any]) -> list[list[str]]:
     """Group a state dict's names by the memory they look at; a ValueError for what no file can hold."""
     groups: dict[Any, list[str]] = {}
@@ -80,6 +91,8 @@ def unfit(tensor: Any) -> str | None:
         return f"a {type(tensor).__name__} of {tensor.dtype}, {tensor.layout}, not a plain dense tensor"
     if tensor.is_meta:
         return "on the meta device, without values"
+    if tensor.dim() > MAX_DIMENSIONS:
+        return f"of {tensor.dim()} dimensions, and at most {MAX_DIMENSIONS} go"
     if tensor.dtype not in DTYPE_NAMES:
         return f"{tensor.dtype}, which safetensors does not have"
     return None

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
@@ -13,24 +14,43 @@ FilePath = str | os.PathLike[str]
 
 @contextmanager
 def replacing(path: FilePath) -> Iterator[BinaryIO]:
-    """Open a new file that takes the place of `path` only when all went well."""
+    """Open a new file that takes the place of `path` only when all went well.
+
+    A file that is there keeps its mode, and its owner where that is allowed; meanwhile nobody else can read the draft.
+    A new file has the mode that the umask gives. What is there and no regular file is refused with an OSError.
+    """
     target = os.path.realpath(path)  # a link stays a link
     if not os.path.isdir(os.path.dirname(target)):
         raise FileNotFoundError(f"{os.fspath(path)!r}: there is no folder {os.path.dirname(target)!r} to write to")
+    mode = 0o666 if _replaced(path, target) is None else 0o600
     draft = os.path.join(os.path.dirname(target), f".prunewald-{secrets.token_hex(8)}.tmp")
-    file = open(draft, "xb")  # noqa: SIM115
+    file = open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
     try:
         with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if os.path.exists(target):
-            os.chmod(draft, os.stat(target).st_mode & 0o777)
+        if old := _replaced(path, target):
+            with suppress(OSError, AttributeError):  # only root may give files away; Windows has no such owners
+                os.chown(draft, old.st_uid, old.st_gid)
+            os.chmod(draft, old.st_mode & 0o777)
         os.replace(draft, target)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(draft)
         raise
+
+
+def _replaced(path: FilePath, target: str) -> os.stat_result | None:
+    """What is known of the file to be replaced; None if there is none, an OSError if it is no regular file."""
+    try:
+        found = os.stat(target)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(found.st_mode):
+        return found
+    kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe, a device or the like"
+    raise FileExistsError(f"{os.fspath(path)!r} is {kind}, no regular file to replace: give another name")
 
 
 def read_torch(path: FilePath, what: str, remedy: str, error: type[ValueError] = ValueError) -> Any:

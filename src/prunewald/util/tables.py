@@ -3,7 +3,10 @@
 from collections.abc import Collection, Sequence
 from html import escape
 
+from prunewald.util.text import printable
+
 Cells = Sequence[str]
+_LONGEST = 200  # characters of a cell, since one long cell makes every line as long
 
 
 def text_table(
@@ -16,7 +19,8 @@ def text_table(
 ) -> str:
     """Columns as wide as they need to be: those in `left` begin at the left, the others (numbers) end at the right.
 
-    `gaps` are the rows, counted from 0, that an empty line stands before.
+    `gaps` are the rows, counted from 0, that an empty line stands before. What a terminal would obey is escaped, and a
+    cell of more than 200 characters is cut.
 
     >>> print(text_table(("layer", "kept"), [("fc1", "1,024"), ("fc2", "9")], total=("total", "1,033")))
     layer   kept
@@ -26,7 +30,8 @@ def text_table(
     ------------
     total  1,033
     """
-    every = [head, *rows, *([] if total is None else [total])]
+    given = [head, *rows, *([] if total is None else [total])]
+    every = [[printable(cell, _LONGEST) for cell in cells] for cells in given]
     widths = [max(map(len, column)) for column in zip(*every, strict=True)]
     lines = [_line(cells, widths, left) for cells in every]
     rule = "-" * max(map(len, lines))
