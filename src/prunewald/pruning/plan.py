@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Statistic, Uncertainty
 from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Wald
-from prunewald.model.optimizers import keeps_mean_square
+from prunewald.model.optimizers import mean_square_state
 from prunewald.model.slices import Slice
 from prunewald.model.targets import match
 from prunewald.uncertainty.second_moment import SecondMoment
@@ -169,7 +169,7 @@ def resolve(
         criterion = _TAU
     elif criterion is None and (missing := _without_second_moment(params, optimizers)):
         criterion = _MAGNITUDE
-        notes.append(f"criterion: magnitude, since {missing} (uncertainty=PseudoBootstrap() would give sigma)")
+        notes.append(f"criterion: magnitude, since {missing} ({_remedy(optimizers)})")
     elif criterion is None:
         criterion = _TAU
         notes.append("by default: tau with lambda* 1, sigma from the second moment that the optimizer keeps")
@@ -191,13 +191,20 @@ def sigma_source(choices: Choices) -> Online:
 def _without_second_moment(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -> str:
     """Why some weight has no second moment; empty where every weight has an optimizer that keeps one."""
     for name, param in params.items():
-        optimizer = optimizers.get(name)
-        if not keeps_mean_square(optimizer, param):
-            kept = (
-                "there is no optimizer" if optimizer is None else f"{type(optimizer).__name__} holds no second moment"
-            )
-            return f"{kept} of {name!r}"
+        found = mean_square_state(optimizers.get(name), param)
+        if isinstance(found, str):
+            return f"there is no second moment of {name!r}: {found}"
     return ""
+
+
+def _remedy(optimizers: Mapping[str, Optimizer]) -> str:
+    """What a caller who got no sigma can do to have one."""
+    if optimizers:
+        return "uncertainty=SecondMoment() or PseudoBootstrap(), given before training, would give sigma"
+    return (
+        "data give sigma: uncertainty=FisherDiagonal().estimate(model, batches, loss); "
+        "so does uncertainty=PseudoBootstrap() with an optimizer that then trains"
+    )
 
 
 def by_slice(
