@@ -151,3 +151,66 @@ NO_MEAN_SQUARE = {
     Yogi: "not known",
     torch.optim.Adafactor: "row and column",
 }
+
+
+# ---- wrappers ----------------------------------------------------------------------------------------------------
+
+
+class AcceleratedOptimizer(Optimizer):
+    """Accelerate 1.15, optimizer.py, without devices and gradient scaling: torch's __init__ is never called."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    @property
+    def state(self):
+        return self.optimizer.state
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    @property
+    def defaults(self):
+        return self.optimizer.defaults
+
+    def add_param_group(self, param_group):
+        self.optimizer.add_param_group(param_group)
+
+    def zero_grad(self, set_to_none=None):
+        self.optimizer.zero_grad()
+
+    def step(self, closure=None):
+        self.optimizer.step(closure)
+
+
+class LightningOptimizer:
+    """Lightning 2.6, core/optimizer.py, without strategies: it takes on the class of what it wraps."""
+
+    def __init__(self, optimizer):
+        self._optimizer = optimizer
+        self.__class__ = type(
+            "Lightning" + optimizer.__class__.__name__, (self.__class__, optimizer.__class__), {}
+        )  # as there, so that isinstance says yes
+
+    @property
+    def optimizer(self):
+        return self._optimizer
+
+    def step(self, closure=None, **kwargs):
+        return self._optimizer.step(closure, **kwargs)
+
+    def __getattr__(self, item):
+        return getattr(self._optimizer, item)
+
+
+class Unhooked(Optimizer):
+    """As hand-written optimizers that set what they need themselves, and never call torch's __init__."""
+
+    def __init__(self, params, lr):
+        self.param_groups, self.lr = [{"params": list(params)}], lr
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.sub_(p.grad, alpha=self.lr)

@@ -46,7 +46,8 @@ class Pruner:
 
     The masks live here, outside the model, which keeps its type, its parameter names and its state_dict.
 
-    - `optimizer`: one, or several; with None, call `apply_()` after each step of your own.
+    - `optimizer`: one, or several, also as Accelerate, Lightning or a Trainer wraps them; with None, call `apply_()`
+      after each step of your own.
     - `criterion`, `uncertainty`, `scope`, `pattern`: a part or its short name. An uncertainty may also be a dict of
       sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, magnitude.
     - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
@@ -64,7 +65,7 @@ class Pruner:
     scope: Allocation = fixed("_choices.scope", "How many weights each target keeps.")
     pattern: Pattern = fixed("_choices.pattern", "Which weights go together.")
     schedule: Schedule | None = fixed("_choices.schedule", "When the Pruner prunes by itself.")
-    model: nn.Module = fixed("_subject.model", "What is pruned, without what torch.compile wraps around it.")
+    model: nn.Module = fixed("_subject.model", "What is pruned, without torch.compile or DDP around it.")
     slices: Sequence[Slice] = fixed("_subject.slices", "The targets: parameters, or slices of them.")
     zeros: Zeros = fixed("_subject.zeros", "What holds the masks.")
     optimizers: Sequence[Optimizer] = fixed("_stepping.optimizers", "Those whose steps are watched.")
@@ -212,7 +213,7 @@ class Pruner:
 
     def _plan(self, request: Request, uncertainty: SigmaSource | None = None) -> Plan:
         choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
-        return resolve(choices, request, self.model, self.slices, self._params, self._watcher.optimizers)
+        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers)
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""

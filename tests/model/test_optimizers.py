@@ -17,10 +17,12 @@ from prunewald.model.optimizers import (
     mean_square_state,
     owned,
     step_taken,
+    stepped_by,
+    unwrapped,
     with_closures,
 )
 from tests.training import cases, net, one_step
-from tests.transcriptions import NO_MEAN_SQUARE, SOAP, GaLore
+from tests.transcriptions import NO_MEAN_SQUARE, SOAP, AcceleratedOptimizer, GaLore, LightningOptimizer, Unhooked
 
 STEPS = 5
 
@@ -275,6 +277,38 @@ def test_what_is_no_optimizer_is_repeated(given):
     with pytest.raises(TypeError, match=r"optimizer=.*torch\.optim\.Optimizer.*prune\(0\.9\)") as caught:
         as_list(given)
     assert repr(given) in str(caught.value)
+
+
+def test_wrappers_are_taken_off_down_to_what_has_step_hooks():
+    one = torch.optim.SGD(net().parameters())
+    for wrapped in (AcceleratedOptimizer(one), LightningOptimizer(one), LightningOptimizer(AcceleratedOptimizer(one))):
+        assert unwrapped(wrapped) is one
+        assert as_list(wrapped) == as_list([wrapped, one]) == [one]
+    assert unwrapped(one) is one
+    assert unwrapped(None) is None
+
+
+def test_a_wrapper_around_itself_ends():
+    one = AcceleratedOptimizer(None)
+    one.optimizer = AcceleratedOptimizer(one)
+    assert unwrapped(one) is None
+    with pytest.raises(TypeError, match="AcceleratedOptimizer.*apply_"):
+        as_list(one)
+
+
+def test_an_optimizer_that_never_called_torch_s_init_is_refused():
+    with pytest.raises(TypeError, match=r"Unhooked.*apply_\(\)"):
+        as_list(Unhooked([nn.Parameter(torch.ones(2))], 0.1))
+
+
+def test_who_steps_a_parameter_now():
+    model = net()
+    first, second = (torch.optim.SGD(model[at].parameters()) for at in (0, 2))
+    params = {"0.weight": model[0].weight, "2.weight": model[2].weight, "other": nn.Parameter(torch.ones(1))}
+    assert stepped_by(params, [first, second]) == {"0.weight": first, "2.weight": second}
+    assert stepped_by(params, []) == {}
+    first.add_param_group({"params": [params["other"]]})
+    assert stepped_by(params, [first, second])["other"] is first
 
 
 def test_closures_are_wrapped_however_they_are_given():

@@ -1,7 +1,7 @@
 """What the state of an optimizer means for a weight: second moments, first moments, skipped steps, master weights."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -119,6 +119,15 @@ def keeps_mean_square(optimizer: Optimizer | None, param: Tensor) -> bool:
     return not isinstance(mean_square_state(optimizer, param), str)
 
 
+def why_no_mean_square(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -> str:
+    """Why some parameter has no mean squared gradient; empty where each has an optimizer that keeps one."""
+    for name, param in params.items():
+        found = mean_square_state(optimizers.get(name), param)
+        if isinstance(found, str):
+            return f"there is no second moment of {name!r}: {found}"
+    return ""
+
+
 def mean_square_gradient(optimizer: Optimizer | None, param: Tensor) -> Tensor | None:
     """The mean squared gradient an optimizer keeps for a parameter, without its start-up bias; None if it keeps none.
 
@@ -166,17 +175,42 @@ def forget_history_(optimizer: Optimizer) -> None:
             state.clear()
 
 
-def as_list(given: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
-    """One optimizer, several, or none, as a list with each once."""
+def unwrapped(optimizer: object) -> Optimizer | None:
+    """The optimizer whose steps can be watched, down the `.optimizer` of wrappers; None where there is no such one.
+
+    Accelerate, Lightning and the Trainer wrap optimizers in classes that only look like one: torch runs step hooks
+    for those alone whose own `__init__` has called that of torch.optim.Optimizer.
+    """
+    seen: list[object] = []
+    while optimizer is not None and not any(optimizer is one for one in seen):
+        hooked = isinstance(optimizer, Optimizer) and getattr(type(optimizer).step, "hooked", False)
+        if hooked and "_optimizer_step_post_hooks" in vars(optimizer):
+            return cast(Optimizer, optimizer)
+        seen.append(optimizer)
+        optimizer = getattr(optimizer, "optimizer", None)
+    return None
+
+
+def as_list(given: object) -> list[Optimizer]:
+    """One optimizer, several, or none, as a list with each once and without what was wrapped around it."""
     if given is None:
         return []
-    several = list(given) if isinstance(given, Iterable) and not isinstance(given, Optimizer) else [given]
-    if not all(isinstance(one, Optimizer) for one in several):
+    single = isinstance(given, Optimizer) or hasattr(given, "optimizer") or not isinstance(given, Iterable)
+    several: list[object] = [given] if single else list(cast(Iterable[object], given))
+    found = [unwrapped(one) for one in several]
+    for one, inside in zip(several, found, strict=True):
+        if inside is None and (isinstance(one, Optimizer) or hasattr(one, "optimizer")):
+            raise TypeError(
+                f"optimizer: {type(one).__name__} has no step hooks of torch.optim.Optimizer, and no .optimizer inside "
+                "that has them: give the optimizer whose step() it calls, or give none and call the Pruner's apply_() "
+                "after each step"
+            )
+    if None in found:
         raise TypeError(
             f"optimizer={repr(given)[:200]}: give a torch.optim.Optimizer, a list of them, or None; "
             "a sparsity is given to prune(), as in Pruner(model, optimizer).prune(0.9)"
         )
-    return list({id(one): one for one in several}.values())
+    return list({id(one): one for one in found if one is not None}.values())
 
 
 def owned(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list[list[str]]:
@@ -185,3 +219,10 @@ def owned(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list
     if not held:
         return [list(params)]
     return [[name for name, p in params.items() if id(p) in own] for own in held]
+
+
+def stepped_by(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> dict[str, Optimizer]:
+    """By name, the optimizer that steps a parameter now: it may have been added to a group, or moved, since before."""
+    groups = [(group, optimizer) for optimizer in reversed(optimizers) for group in optimizer.param_groups]
+    found = {id(param): optimizer for group, optimizer in groups for param in group["params"]}
+    return {name: found[id(param)] for name, param in params.items() if id(param) in found}
