@@ -48,7 +48,7 @@ HEAVY = {
 # Loaded with the package: two enter their short names, and a pruning by significance needs p-values.
 AT_ONCE = {"baselines", "uncertainty", "statistics"}
 # Shared code looks these up by name on what others made: losses, compiled modules, optimizers. Nothing of our own.
-LOOKED_UP = {"label_smoothing", "reduction", "ignore_index", "_orig_mod", "found_inf", "hooked", "optimizer"}
+LOOKED_UP = {"label_smoothing", "reduction", "ignore_index", "_orig_mod", "found_inf", "hooked", "optimizer", "state"}
 SHARED = ("core", "model", "uncertainty", "baselines", "pruning", "pruner", "quantisation", "strategies")
 
 ROOT = Path(pw.__file__).parent

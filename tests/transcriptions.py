@@ -8,6 +8,8 @@
 - Yogi: Zaheer et al. (2018), Algorithm 2: state of Adam's names and shape, but no mean.
 """
 
+from collections import defaultdict
+
 import torch
 from torch.optim import Optimizer
 
@@ -202,6 +204,31 @@ class LightningOptimizer:
 
     def __getattr__(self, item):
         return getattr(self._optimizer, item)
+
+
+class Lookahead(Optimizer):
+    """torch_optimizer 0.3, lookahead.py: slow weights that are kept and written outside the step of what it wraps."""
+
+    def __init__(self, optimizer, k=2, alpha=0.5):
+        self.optimizer, self.k, self.alpha = optimizer, k, alpha
+        self.param_groups = self.optimizer.param_groups
+        self.state = defaultdict(dict)
+        for group in self.param_groups:
+            group["counter"] = 0
+        self.defaults = {"k": k, "alpha": alpha, **optimizer.defaults}
+
+    def zero_grad(self, set_to_none=False):
+        self.optimizer.zero_grad(set_to_none)
+
+    def step(self, closure=None):
+        loss = self.optimizer.step(closure=closure)
+        for group in self.param_groups:
+            for fast in group["params"] if group["counter"] == 0 else ():
+                slow = self.state[fast].setdefault("slow_param", fast.detach().clone())
+                fast.data.mul_(self.alpha).add_(slow, alpha=1 - self.alpha)
+                slow.copy_(fast.data)
+            group["counter"] = (group["counter"] + 1) % self.k
+        return loss
 
 
 class Unhooked(Optimizer):

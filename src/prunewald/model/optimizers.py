@@ -179,16 +179,16 @@ def unwrapped(optimizer: object) -> Optimizer | None:
     """The optimizer whose steps can be watched, down the `.optimizer` of wrappers; None where there is no such one.
 
     Accelerate, Lightning and the Trainer wrap optimizers in classes that only look like one: torch runs step hooks
-    for those alone whose own `__init__` has called that of torch.optim.Optimizer.
+    for those alone whose own `__init__` has called that of torch.optim.Optimizer. A wrapper with a state of its own, as
+    Lookahead has, is not looked into: it writes weights after the step of what is inside.
     """
-    seen: list[object] = []
-    while optimizer is not None and not any(optimizer is one for one in seen):
-        hooked = isinstance(optimizer, Optimizer) and getattr(type(optimizer).step, "hooked", False)
-        if hooked and "_optimizer_step_post_hooks" in vars(optimizer):
-            return cast(Optimizer, optimizer)
-        seen.append(optimizer)
-        optimizer = getattr(optimizer, "optimizer", None)
-    return None
+    hooked = isinstance(optimizer, Optimizer) and getattr(type(optimizer).step, "hooked", False)
+    if hooked and "_optimizer_step_post_hooks" in vars(optimizer):
+        return cast(Optimizer, optimizer)
+    inside = getattr(optimizer, "optimizer", None)
+    if isinstance(optimizer, Optimizer) and getattr(optimizer, "state", None) is not getattr(inside, "state", None):
+        return None
+    return None if inside is None else unwrapped(inside)
 
 
 def as_list(given: object) -> list[Optimizer]:
@@ -201,9 +201,9 @@ def as_list(given: object) -> list[Optimizer]:
     for one, inside in zip(several, found, strict=True):
         if inside is None and (isinstance(one, Optimizer) or hasattr(one, "optimizer")):
             raise TypeError(
-                f"optimizer: {type(one).__name__} has no step hooks of torch.optim.Optimizer, and no .optimizer inside "
-                "that has them: give the optimizer whose step() it calls, or give none and call the Pruner's apply_() "
-                "after each step"
+                f"optimizer: {type(one).__name__} has no step hooks of torch.optim.Optimizer, nor does it only pass "
+                "on to an .optimizer that has them: give the optimizer inside it, or none, and call the Pruner's "
+                "apply_() after each step"
             )
     if None in found:
         raise TypeError(
