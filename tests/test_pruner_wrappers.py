@@ -145,6 +145,16 @@ def test_a_group_that_is_added_later_is_known_at_the_next_pruning():
     assert_zeros(model, pruner.masks)
 
 
+def test_an_estimator_that_did_not_watch_an_added_group_says_so():
+    model = wide()
+    optimizer = sgd(model[:4])
+    pruner = pw.Pruner(model, optimizer, uncertainty=pw.SecondMoment())
+    optimizer.add_param_group({"params": list(model[4].parameters())})
+    train(model, optimizer, 2)
+    with pytest.raises(ValueError, match=r"'4\.weight'.*SGD.*make a new Pruner"):
+        pruner.prune(0.5)
+
+
 def test_a_parameter_that_moves_to_another_optimizer_is_read_there():
     model = wide()
     first, second = (torch.optim.Adam(m.parameters(), lr=1e-3) for m in (model, copy.deepcopy(model[0])))

@@ -103,7 +103,7 @@ def mean_square_state(optimizer: Optimizer | None, param: Tensor, *, stepped: bo
         return f"{name} is not known to keep a mean square of each weight's gradient"
     if beside := [str(key) for key in state if key != rule.key and key not in rule.beside]:
         return f"{name} keeps {', '.join(beside)} beside its second moment, so what that is of is not known"
-    group = next((group for group in optimizer.param_groups if any(p is param for p in group["params"])), None)
+    group = next((group for group in optimizer.param_groups if id(param) in map(id, group["params"])), None)
     if group is None:
         return f"{name} steps it no more"
     steps = state.get("step", group.get("step"))  # some optimizers count them by group

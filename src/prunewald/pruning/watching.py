@@ -75,16 +75,22 @@ class Watcher:
 
         One that did not watch goes by what the optimizer keeps, or by what it was given.
         """
+        self.optimizers = stepped_by(self._params, self._optimizers)
         statistics = {} if self._statistic is None else self._values(self._statistic)
         if online is None:
             return Reading(None, {}, {}, statistics)
         if not online.learns:
             online.check({}, self._params)
             return Reading(online, {name: {} for name in self._params}, {}, statistics)
-        watched, self.optimizers = online is self._online, stepped_by(self._params, self._optimizers)
+        watched = online is self._online
         for name, param in self._params.items():
             if not param.requires_grad:
                 raise ValueError(_untrained(name, "does not require gradients"))
+            if watched and name not in self._at and name in self.optimizers:
+                raise ValueError(
+                    f"{name!r} was added to {type(self.optimizers[name]).__name__} after this Pruner was attached, so "
+                    "nothing was gathered of it: make a new Pruner, or use criterion=Magnitude()"
+                )
             if name not in (self._at if watched or not self._optimizers else self.optimizers):
                 when = "was in no optimizer of this Pruner when it was attached" if watched else "is in no optimizer"
                 raise ValueError(_untrained(name, when))
