@@ -185,8 +185,8 @@ def test_the_same_optimizer_twice_is_one():
     assert pruner.prune(0.5).sparsity == 0.5
 
 
-class GroupAdam(torch.optim.Optimizer):
-    """Keeps a second moment, and counts its steps by group."""
+class FusedAdam(torch.optim.Optimizer):
+    """Keeps a second moment, and counts its steps by group, as apex's of this name does."""
 
     def __init__(self, params):
         super().__init__(params, {"betas": (0.9, 0.99), "step": 0})
@@ -203,7 +203,7 @@ class GroupAdam(torch.optim.Optimizer):
 
 def test_steps_counted_by_group():
     model, other = wide(), wide()
-    optimizer = GroupAdam(model.parameters())
+    optimizer = FusedAdam(model.parameters())
     train(model, optimizer, 10)
     plain = torch.optim.SGD(other.parameters(), lr=1e-3)
     own = pw.Pruner(other, plain, uncertainty=pw.SecondMoment(decay=0.99))

@@ -33,7 +33,8 @@ class Pruner(PrunerView):
 
     The masks live here, outside the model, which keeps its type, its parameter names and its state_dict.
 
-    - `optimizer`: one, or several; with None, call `apply_()` after each step of your own.
+    - `optimizer`: one, or several, also as Accelerate, Lightning or a Trainer wraps them; with None, call `apply_()`
+      after each step of your own.
     - `criterion`, `uncertainty`, `scope`, `pattern`: a part or its short name. An uncertainty may also be a dict of
       sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, magnitude.
     - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
@@ -129,7 +130,7 @@ class Pruner(PrunerView):
 
     def _plan(self, request: Request, uncertainty: SigmaSource | None = None) -> Plan:
         choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
-        return resolve(choices, request, self.model, self.slices, self._params, self._subject.watcher.optimizers)
+        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers)
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""

@@ -14,6 +14,29 @@ def test_plain_looks_inside_what_torch_compile_returns():
     assert plain(model) is model
 
 
+def test_plain_looks_inside_data_parallel_and_compiled_ones_in_any_order():
+    model = nn.Linear(2, 2)
+    assert plain(nn.DataParallel(model)) is model
+    assert plain(torch.compile(nn.DataParallel(torch.compile(model, backend="eager")), backend="eager")) is model
+    assert averaged(AveragedModel(nn.DataParallel(model))).weight.shape == (2, 2)
+
+
+@pytest.mark.parametrize("given", [0.9, "model"])
+def test_what_is_no_module_is_repeated(given):
+    with pytest.raises(TypeError, match=f"model={given!r}.*torch.nn.Module"):
+        plain(given)
+
+
+def test_a_module_that_only_has_a_module_inside_stays():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = nn.Linear(2, 2)
+
+    model = Model()
+    assert plain(model) is model
+
+
 def test_averaged_looks_inside_an_averaged_model_and_a_compiled_one():
     model = nn.Linear(2, 2)
     average = AveragedModel(model)

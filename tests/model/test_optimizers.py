@@ -1,5 +1,7 @@
 """What optimizers keep, against transcriptions of their formulas one number at a time."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -9,17 +11,33 @@ from prunewald.model.optimizers import (
     forget_,
     forget_history_,
     group_of,
-    is_factored,
     keeps_mean_square,
     master,
     mean_square_gradient,
+    mean_square_state,
     owned,
     step_taken,
+    stepped_by,
+    unwrapped,
     with_closures,
 )
 from tests.training import cases, net, one_step
+from tests.transcriptions import (
+    NO_MEAN_SQUARE,
+    SOAP,
+    AcceleratedOptimizer,
+    GaLore,
+    LightningOptimizer,
+    Lookahead,
+    Unhooked,
+)
 
 STEPS = 5
+
+
+def why_no_mean_square(optimizer, param):
+    found = mean_square_state(optimizer, param)
+    return found if isinstance(found, str) else ""
 
 
 def exponential(decay):
@@ -90,14 +108,83 @@ def test_keeps_mean_square_says_whether_there_is_one(case):
     assert not keeps_mean_square(None, params[0])
 
 
-def test_factored_state_is_known():
+@pytest.mark.parametrize("kind", NO_MEAN_SQUARE, ids=lambda kind: kind.__name__)
+def test_what_is_no_mean_square_of_each_weight_is_never_read_and_the_reason_names_the_optimizer(kind):
+    model = net()
+    optimizer = kind([model[0].weight, model[2].weight], lr=1e-3)
+    for step in range(3):
+        one_step(model, optimizer, step)
+        for weight in (model[0].weight, model[2].weight):
+            assert mean_square_gradient(optimizer, weight) is None
+            assert not keeps_mean_square(optimizer, weight)
+            assert re.search(f"{kind.__name__}.*{NO_MEAN_SQUARE[kind]}", why_no_mean_square(optimizer, weight))
+
+
+def test_a_projection_that_keeps_the_shape_is_known_too():
+    weight = nn.Parameter(torch.randn(3, 5))
+    optimizer = GaLore([weight], rank=3)
+    weight.grad = torch.randn(3, 5)
+    optimizer.step()
+    assert optimizer.state[weight]["exp_avg_sq"].shape == weight.shape
+    assert "projected" in why_no_mean_square(optimizer, weight)
+
+
+def test_what_derives_from_adam_is_believed_unless_its_state_has_keys_of_its_own():
+    class Mine(torch.optim.Adam):
+        pass
+
+    class Rotated(torch.optim.Adam):
+        update = SOAP.update
+        step = SOAP.step
+
+    for kind, why in ((Mine, ""), (Rotated, "Rotated.*rotated")):
+        weight = nn.Parameter(torch.randn(3, 5))
+        optimizer = kind([weight])
+        weight.grad = torch.randn(3, 5)
+        optimizer.step()
+        assert re.fullmatch(f"{why}.*" if why else "", why_no_mean_square(optimizer, weight))
+        assert keeps_mean_square(optimizer, weight) == (not why)
+
+
+@pytest.mark.parametrize("change", ["key", "shape", "dtype", "float8", "group", "count"])
+def test_adam_s_own_state_is_not_read_when_it_is_not_as_it_should_be(change):
     weight = nn.Parameter(torch.ones(2, 2))
-    assert is_factored(torch.optim.Adafactor([weight]), weight)
-    optimizer = torch.optim.SGD([weight])
-    assert not is_factored(optimizer, weight)
-    optimizer.state[weight]["exp_avg_sq_row"] = torch.ones(2)  # as that of transformers keeps it
-    assert is_factored(optimizer, weight)
-    assert not is_factored(None, weight)
+    optimizer = torch.optim.Adam([weight])
+    weight.grad = torch.ones(2, 2)
+    optimizer.step()
+    state = optimizer.state[weight]
+    assert keeps_mean_square(optimizer, weight)
+    if change == "key":
+        state["basis"] = torch.eye(2)
+    elif change == "group":
+        del optimizer.param_groups[0]["betas"]
+    elif change == "count":
+        del state["step"]
+    else:
+        kinds = {"shape": torch.ones(4), "dtype": torch.ones(2, 2, dtype=torch.int32)}
+        state["exp_avg_sq"] = kinds.get(change, torch.ones(2, 2).to(torch.float8_e4m3fn))
+    assert mean_square_gradient(optimizer, weight) is None
+    assert not keeps_mean_square(optimizer, weight)
+    assert "Adam" in why_no_mean_square(optimizer, weight)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad, torch.optim.RMSprop])
+def test_before_its_first_step_an_optimizer_has_no_mean_square_yet(kind):
+    weight = nn.Parameter(torch.ones(2, 2))
+    optimizer = kind([weight])
+    assert mean_square_gradient(optimizer, weight) is None
+    assert not keeps_mean_square(optimizer, weight)
+    assert re.search(f"{kind.__name__}.*no step", why_no_mean_square(optimizer, weight))
+
+
+def test_state_of_a_parameter_that_left_is_not_read():
+    weight = nn.Parameter(torch.ones(2, 2))
+    optimizer = torch.optim.Adam([weight])
+    weight.grad = torch.ones(2, 2)
+    optimizer.step()
+    optimizer.param_groups[0]["params"] = []
+    assert mean_square_gradient(optimizer, weight) is None
+    assert "Adam steps it no more" in why_no_mean_square(optimizer, weight)
 
 
 MOVING = {
@@ -198,6 +285,37 @@ def test_what_is_no_optimizer_is_repeated(given):
     with pytest.raises(TypeError, match=r"optimizer=.*torch\.optim\.Optimizer.*prune\(0\.9\)") as caught:
         as_list(given)
     assert repr(given) in str(caught.value)
+
+
+def test_wrappers_are_taken_off_down_to_what_has_step_hooks():
+    one = torch.optim.SGD(net().parameters())
+    for wrapped in (AcceleratedOptimizer(one), LightningOptimizer(one), LightningOptimizer(AcceleratedOptimizer(one))):
+        assert unwrapped(wrapped) is one
+        assert as_list(wrapped) == as_list([wrapped, one]) == [one]
+    assert unwrapped(one) is one
+    assert unwrapped(None) is None
+
+
+def test_a_wrapper_that_writes_weights_itself_is_not_looked_into():
+    one = torch.optim.SGD(net().parameters())
+    assert unwrapped(Lookahead(one)) is None
+    with pytest.raises(TypeError, match=r"Lookahead.*apply_\(\)"):
+        as_list([one, Lookahead(one)])
+
+
+def test_an_optimizer_that_never_called_torch_s_init_is_refused():
+    with pytest.raises(TypeError, match=r"Unhooked.*apply_\(\)"):
+        as_list(Unhooked([nn.Parameter(torch.ones(2))], 0.1))
+
+
+def test_who_steps_a_parameter_now():
+    model = net()
+    first, second = (torch.optim.SGD(model[at].parameters()) for at in (0, 2))
+    params = {"0.weight": model[0].weight, "2.weight": model[2].weight, "other": nn.Parameter(torch.ones(1))}
+    assert stepped_by(params, [first, second]) == {"0.weight": first, "2.weight": second}
+    assert stepped_by(params, []) == {}
+    first.add_param_group({"params": [params["other"]]})
+    assert stepped_by(params, [first, second])["other"] is first
 
 
 def test_closures_are_wrapped_however_they_are_given():

@@ -1,5 +1,7 @@
 """What the caller gave is fixed, each default that was found is named, and a request that cannot be repeats itself."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from prunewald.core.patterns import Element
 from prunewald.pruning.plan import Choices, Request, by_slice
 from prunewald.uncertainty.given import Given
 from tests.training import sgd, train, trained_pruner, wide
+from tests.transcriptions import NO_MEAN_SQUARE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,6 +88,22 @@ def test_without_optimizer_state_the_default_is_magnitude_and_the_first_line_say
     assert ("SGD" if optimizer else "no optimizer") in report.notes[0]
     assert "PseudoBootstrap()" in report.notes[0]
     assert (report.criterion, report.uncertainty) == ("Magnitude()", "")
+
+
+@pytest.mark.parametrize("kind", NO_MEAN_SQUARE, ids=lambda kind: kind.__name__)
+def test_second_moments_that_mean_something_else_are_not_the_default(kind):
+    model = wide()
+    optimizer = kind(model.parameters(), lr=1e-3)
+    train(model, optimizer, 3)
+    report = pw.Pruner(model, optimizer).prune(0.5)
+    assert re.search(f"'0.weight': {kind.__name__}.*{NO_MEAN_SQUARE[kind]}", report.notes[0])
+    assert (report.criterion, report.uncertainty) == ("Magnitude()", "")
+
+
+def test_before_the_first_step_the_note_says_so():
+    model = wide()
+    report = pw.Pruner(model, torch.optim.Adam(model.parameters())).prune(0.5)
+    assert re.search("magnitude.*Adam has taken no step", report.notes[0])
 
 
 def test_an_uncertainty_alone_means_magnitude_and_uncertainty():

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
+from tests.transcriptions import NO_MEAN_SQUARE
 
 
 def trained(make_optimizer, steps=12, attach_first=True, recipe=None, dead=True):
@@ -105,10 +106,18 @@ def test_no_second_moment_says_what_to_do():
         pruner.prune(0.5)
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Adafactor"), reason="this torch has no Adafactor")
-def test_factored_state_is_refused():
-    pruner, _ = trained(lambda p: torch.optim.Adafactor(p))
-    with pytest.raises(ValueError, match=r"Adafactor.*'0.weight'.*PseudoBootstrap\(\)"):
+@pytest.mark.parametrize("kind", NO_MEAN_SQUARE, ids=lambda kind: kind.__name__)
+def test_where_the_optimizer_s_state_means_something_else_an_average_is_run_here(kind):
+    recipe = pw.SecondMoment(samples=100, batch_size=8, decay=0.9)
+    pruner, squares = trained(lambda p: kind(p, lr=1e-3), recipe=recipe, dead=False)
+    expected = 1 / (800 * average(squares, 0.9)).sqrt()
+    torch.testing.assert_close(pruner.sigma()["0.weight"], expected, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("kind", NO_MEAN_SQUARE, ids=lambda kind: kind.__name__)
+def test_attached_too_late_the_error_names_the_optimizer_and_why(kind):
+    pruner, _ = trained(lambda p: kind(p, lr=1e-3), attach_first=False)
+    with pytest.raises(ValueError, match=rf"'0.weight': {kind.__name__}.*{NO_MEAN_SQUARE[kind]}.*Magnitude\(\)"):
         pruner.prune(0.5)
 
 

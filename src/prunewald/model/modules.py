@@ -1,4 +1,4 @@
-"""Modules as users hand them over: compiled, averaged, in training mode."""
+"""Modules as users hand them over: compiled, on several devices, averaged, in training mode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,15 +9,23 @@ from torch.optim.swa_utils import AveragedModel
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """The module inside what torch.compile returns, whose parameters have the names the user knows."""
-    inside = getattr(model, "_orig_mod", model)
-    if not isinstance(inside, nn.Module):
-        raise TypeError(f"model={repr(inside)[:200]}: give a torch.nn.Module")
-    return inside
+    """The module inside what torch.compile, DistributedDataParallel or DataParallel return, in any order and depth.
+
+    Its parameters have the names that the user knows, and that a file of it has wherever it is read.
+    """
+    inside: Any = model
+    while isinstance(inside, nn.Module):
+        if isinstance(inside, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            inside = inside.module
+        elif hasattr(inside, "_orig_mod"):  # what torch.compile returns
+            inside = inside._orig_mod
+        else:
+            return inside
+    raise TypeError(f"model={repr(inside)[:200]}: give a torch.nn.Module")
 
 
 def averaged(model: nn.Module) -> nn.Module:
-    """The module whose weights an AveragedModel holds, also a compiled one; any other module as it is."""
+    """The module whose weights an AveragedModel holds, without what is around it; of any other, what `plain` gives."""
     return plain(model.module if isinstance(model, AveragedModel) else model)
 
 

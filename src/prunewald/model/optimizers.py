@@ -1,10 +1,10 @@
 """What the state of an optimizer means for a weight: second moments, first moments, skipped steps, master weights."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.util.tensors import accumulator, zero_
@@ -12,7 +12,38 @@ from prunewald.util.tensors import accumulator, zero_
 # State that moves a weight though its gradient is zero. Second moments stay where they are: zeroed, they would give a
 # weight that comes back a kick of several learning rates.
 _FIRST_ORDER = ("exp_avg", "momentum_buffer", "grad_avg", "prev", "ax")
-_FACTORED = ("row_var", "col_var", "exp_avg_sq_row", "exp_avg_sq_col")
+
+
+class Rule(NamedTuple):
+    """Where a family of optimizers keeps its mean square, and how that was averaged."""
+
+    key: str  # of the state of a parameter
+    decay: str  # the group's key for the decay of an exponential average, or for what a sum started with
+    beside: frozenset[str]  # what else may be in the state: any other key may mean another basis
+
+
+_ADAM = Rule("exp_avg_sq", "betas", frozenset({"step", "exp_avg", "max_exp_avg_sq", "mu_product", "master_param"}))
+_RMSPROP = Rule("square_avg", "alpha", frozenset({"step", "momentum_buffer", "grad_avg", "master_param"}))
+_ADADELTA = Rule("square_avg", "rho", frozenset({"step", "acc_delta", "master_param"}))
+_ADAGRAD = Rule("sum", "initial_accumulator_value", frozenset({"step", "master_param"}))
+
+# torch's own, then those of apex, DeepSpeed and timm that average the same square. By name, since these packages are
+# not imported here; that a name is not enough is what the rest of a rule is for.
+_RULES = {
+    **dict.fromkeys(("Adam", "AdamW", "NAdam", "RAdam", "SparseAdam"), _ADAM),
+    **dict.fromkeys(("FusedAdam", "DeepSpeedCPUAdam", "Lamb", "FusedLAMB", "AdamP"), _ADAM),
+    "RMSprop": _RMSPROP,
+    "Adadelta": _ADADELTA,
+    "Adagrad": _ADAGRAD,
+}
+
+# What the keys of a state tell about a second moment that is there, but not as a mean square of each weight.
+_OTHER_FORMS = {
+    "only row and column means of the second moment": ("row_var", "col_var", "exp_avg_sq_row", "exp_avg_sq_col"),
+    "the second moment in a rotated basis": ("Q", "GG", "preconditioner"),
+    "the second moment of projected gradients": ("projector", "ortho_matrix"),
+    "a quantised second moment": ("qmap2", "absmax2"),
+}
 
 
 def group_of(optimizer: Optimizer, param: Tensor) -> dict[str, Any] | None:
@@ -33,49 +64,86 @@ def master(optimizer: Optimizer | None, param: Tensor) -> Tensor:
     return copy if isinstance(copy, Tensor) and copy.shape == param.shape else param.detach()
 
 
+class MeanSquare(NamedTuple):
+    """A mean square as an optimizer keeps it."""
+
+    kept: Tensor
+    rule: Rule
+    group: dict[str, Any]  # the group of the parameter
+    steps: Any  # how many are in it: a number, or a tensor that may be on a device
+
+
+def mean_square_state(optimizer: Optimizer | None, param: Tensor, *, stepped: bool = False) -> MeanSquare | str:
+    """What an optimizer keeps that is an elementwise mean square of a parameter's gradient; else the reason why not.
+
+    It is one only if all of this is so; an optimizer that is not known is never believed, since states of the same
+    name and shape mean different things (Yogi's is a sum of signed steps, ADOPT's starts elsewhere):
+
+    - the optimizer, or a class it derives from, is in the table of those that are known to keep one;
+    - the state of the parameter has no key that such an optimizer does not have: no basis, no projector;
+    - it is a plain dense tensor of 16 bits or more, floating, with the shape of the parameter;
+    - at least one step is in it. After a step, `stepped` saves looking: a count on a device has to be waited for.
+    """
+    if optimizer is None:
+        return "there is no optimizer that steps it"
+    name, state = type(optimizer).__name__, optimizer.state.get(param, {})
+    rule = next((_RULES[base.__name__] for base in type(optimizer).__mro__ if base.__name__ in _RULES), None)
+    if other := next((form for form, keys in _OTHER_FORMS.items() if any(key in state for key in keys)), None):
+        return f"{name} keeps {other}, not a mean square of each weight"
+    if rule is not None and not state:
+        return f"{name} has taken no step with a gradient for it yet"
+    kept = state.get("exp_avg_sq" if rule is None else rule.key)
+    if not isinstance(kept, Tensor):
+        return f"{name} keeps no mean square of each weight's gradient"
+    if kept.shape != param.shape:
+        return f"{name} keeps a second moment of shape {tuple(kept.shape)}, not {tuple(param.shape)}"
+    if type(kept) not in (Tensor, nn.Parameter) or not kept.is_floating_point() or kept.element_size() < 2:
+        return f"{name} keeps a quantised second moment ({type(kept).__name__} of {kept.dtype})"
+    if rule is None:
+        return f"{name} is not known to keep a mean square of each weight's gradient"
+    if beside := [str(key) for key in state if key != rule.key and key not in rule.beside]:
+        return f"{name} keeps {', '.join(beside)} beside its second moment, so what that is of is not known"
+    group = next((group for group in optimizer.param_groups if id(param) in map(id, group["params"])), None)
+    if group is None:
+        return f"{name} steps it no more"
+    steps = state.get("step", group.get("step"))  # some optimizers count them by group
+    if kept.layout != torch.strided or rule.decay not in group or steps is None:
+        return f"{name} does not say how, and over how many steps, its second moment is averaged"
+    if not stepped and not steps:
+        return f"{name} has taken no step with a gradient for it yet"
+    return MeanSquare(kept, rule, group, steps)
+
+
+def keeps_mean_square(optimizer: Optimizer | None, param: Tensor) -> bool:
+    """Whether there is a mean squared gradient of a parameter, without computing it."""
+    return not isinstance(mean_square_state(optimizer, param), str)
+
+
+def why_no_mean_square(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -> str:
+    """Why some parameter has no mean squared gradient; empty where each has an optimizer that keeps one."""
+    for name, param in params.items():
+        found = mean_square_state(optimizers.get(name), param)
+        if isinstance(found, str):
+            return f"there is no second moment of {name!r}: {found}"
+    return ""
+
+
 def mean_square_gradient(optimizer: Optimizer | None, param: Tensor) -> Tensor | None:
     """The mean squared gradient an optimizer keeps for a parameter, without its start-up bias; None if it keeps none.
 
     The Adam family, RMSprop, Adadelta and Adagrad do; AMSGrad's running maximum is not a mean and stays unused.
     """
-    if optimizer is None or not (state := optimizer.state.get(param)):
+    found = mean_square_state(optimizer, param)
+    if isinstance(found, str):
         return None
-    group = group_of(optimizer, param)
-    assert group is not None
-    steps = float(state.get("step", group.get("step", 0)))  # some optimizers count them by group
-    if not steps:
-        return None
-    if "exp_avg_sq" in state and "betas" in group:
-        average, decay = state["exp_avg_sq"], group["betas"][1]
-    elif "square_avg" in state:
-        average, decay = state["square_avg"], group["alpha"] if "alpha" in group else group["rho"]
-    elif "sum" in state and "initial_accumulator_value" in group:
-        total: Tensor = state["sum"].detach().to(accumulator(param)) - group["initial_accumulator_value"]
-        return total.clamp_(min=0).div_(steps)
-    else:
-        return None
-    wide = torch.float64 if average.dtype == torch.float64 else torch.float32
-    unbiased: Tensor = average.detach().to(wide) / (1 - decay**steps)
+    kept, rule, group, steps = found
+    if rule is _ADAGRAD:
+        total: Tensor = kept.detach().to(accumulator(kept)) - group[rule.decay]
+        return total.clamp_(min=0).div_(float(steps))
+    decay = group[rule.decay][1] if rule is _ADAM else group[rule.decay]
+    wide = torch.float64 if kept.dtype == torch.float64 else torch.float32
+    unbiased: Tensor = kept.detach().to(wide) / (1 - decay ** float(steps))
     return unbiased
-
-
-def keeps_mean_square(optimizer: Optimizer | None, param: Tensor) -> bool:
-    """Whether the optimizer keeps a mean squared gradient of a parameter, without computing it.
-
-    It is there from the first step on, for Adagrad before it too, but with nothing in it.
-    """
-    state = {} if optimizer is None else optimizer.state.get(param, {})
-    if optimizer is None or not any(key in state for key in ("exp_avg_sq", "square_avg", "sum")):
-        return False
-    return "step" in state or any("step" in group for group in optimizer.param_groups)
-
-
-def is_factored(optimizer: Optimizer | None, param: Tensor) -> bool:
-    """Whether the optimizer keeps only row and column means of the second moment, as Adafactor does."""
-    if optimizer is None:
-        return False
-    state = optimizer.state.get(param, {})
-    return type(optimizer).__name__ == "Adafactor" or any(key in state for key in _FACTORED)
 
 
 def with_closures(
@@ -107,17 +175,42 @@ def forget_history_(optimizer: Optimizer) -> None:
             state.clear()
 
 
-def as_list(given: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
-    """One optimizer, several, or none, as a list with each once."""
+def unwrapped(optimizer: object) -> Optimizer | None:
+    """The optimizer whose steps can be watched, down the `.optimizer` of wrappers; None where there is no such one.
+
+    Accelerate, Lightning and the Trainer wrap optimizers in classes that only look like one: torch runs step hooks
+    for those alone whose own `__init__` has called that of torch.optim.Optimizer. A wrapper with a state of its own, as
+    Lookahead has, is not looked into: it writes weights after the step of what is inside.
+    """
+    hooked = isinstance(optimizer, Optimizer) and getattr(type(optimizer).step, "hooked", False)
+    if hooked and "_optimizer_step_post_hooks" in vars(optimizer):
+        return cast(Optimizer, optimizer)
+    inside = getattr(optimizer, "optimizer", None)
+    if isinstance(optimizer, Optimizer) and getattr(optimizer, "state", None) is not getattr(inside, "state", None):
+        return None
+    return None if inside is None else unwrapped(inside)
+
+
+def as_list(given: object) -> list[Optimizer]:
+    """One optimizer, several, or none, as a list with each once and without what was wrapped around it."""
     if given is None:
         return []
-    several = list(given) if isinstance(given, Iterable) and not isinstance(given, Optimizer) else [given]
-    if not all(isinstance(one, Optimizer) for one in several):
+    single = isinstance(given, Optimizer) or hasattr(given, "optimizer") or not isinstance(given, Iterable)
+    several: list[object] = [given] if single else list(cast(Iterable[object], given))
+    found = [unwrapped(one) for one in several]
+    for one, inside in zip(several, found, strict=True):
+        if inside is None and (isinstance(one, Optimizer) or hasattr(one, "optimizer")):
+            raise TypeError(
+                f"optimizer: {type(one).__name__} has no step hooks of torch.optim.Optimizer, nor does it only pass "
+                "on to an .optimizer that has them: give the optimizer inside it, or none, and call the Pruner's "
+                "apply_() after each step"
+            )
+    if None in found:
         raise TypeError(
             f"optimizer={repr(given)[:200]}: give a torch.optim.Optimizer, a list of them, or None; "
             "a sparsity is given to prune(), as in Pruner(model, optimizer).prune(0.9)"
         )
-    return list({id(one): one for one in several}.values())
+    return list({id(one): one for one in found if one is not None}.values())
 
 
 def owned(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list[list[str]]:
@@ -126,3 +219,10 @@ def owned(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list
     if not held:
         return [list(params)]
     return [[name for name, p in params.items() if id(p) in own] for own in held]
+
+
+def stepped_by(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> dict[str, Optimizer]:
+    """By name, the optimizer that steps a parameter now: it may have been added to a group, or moved, since before."""
+    groups = [(group, optimizer) for optimizer in reversed(optimizers) for group in optimizer.param_groups]
+    found = {id(param): optimizer for group, optimizer in groups for param in group["params"]}
+    return {name: found[id(param)] for name, param in params.items() if id(param) in found}

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Statistic, Uncertainty
 from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Wald
-from prunewald.model.optimizers import keeps_mean_square
+from prunewald.model.optimizers import stepped_by, why_no_mean_square
 from prunewald.model.slices import Slice
 from prunewald.model.targets import match
 from prunewald.uncertainty.second_moment import SecondMoment
@@ -154,9 +154,9 @@ def resolve(
     model: nn.Module,
     slices: Sequence[Slice],
     params: Mapping[str, Tensor],
-    optimizers: Mapping[str, Optimizer],
+    optimizers: Sequence[Optimizer],
 ) -> Plan:
-    """The plan of one pruning, from what was chosen and what is asked for; `optimizers` are by parameter.
+    """The plan of one pruning, from what was chosen and what is asked for.
 
     A criterion and a sigma that nobody chose are found here. The report names both, and where neither was chosen a
     note says how they were found.
@@ -164,16 +164,19 @@ def resolve(
     request = request.checked(choices.pattern)
     criterion, sigma, notes = choices.criterion, choices.uncertainty, []
     tests = request.alpha is not None or request.fdr is not None
+    stepping = stepped_by(params, optimizers)
     if tests:
         criterion = _WALD
     elif criterion is None and sigma is not None:
         criterion = _TAU
-    elif criterion is None and (missing := _without_second_moment(params, optimizers)):
+    elif criterion is None and (missing := why_no_mean_square(params, stepping)):
         criterion = _MAGNITUDE
-        notes.append(f"criterion: magnitude, since {missing} (uncertainty=PseudoBootstrap() would give sigma)")
+        notes.append(f"criterion: magnitude, since {missing} ({_remedy(stepping)})")
     elif criterion is None:
         criterion = _TAU
         notes.append("by default: tau with lambda* 1, sigma from the second moment that the optimizer keeps")
+    if stepping and (idle := [name for name, p in params.items() if p.requires_grad and name not in stepping]):
+        notes.append(f"stepped by no optimizer of this Pruner: {', '.join(idle)}; give it those that step them too")
     needed = sigma is not None if criterion.uses_sigma is None else criterion.uses_sigma
     sigma = (sigma or _SECOND_MOMENT) if needed else None
     if tests and sigma is not None:
@@ -189,16 +192,14 @@ def sigma_source(choices: Choices) -> Online:
     return _SECOND_MOMENT if choices.uncertainty is None else choices.uncertainty
 
 
-def _without_second_moment(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -> str:
-    """Why some weight has no second moment; empty where every weight has an optimizer that keeps one."""
-    for name, param in params.items():
-        optimizer = optimizers.get(name)
-        if not keeps_mean_square(optimizer, param):
-            kept = (
-                "there is no optimizer" if optimizer is None else f"{type(optimizer).__name__} holds no second moment"
-            )
-            return f"{kept} of {name!r}"
-    return ""
+def _remedy(optimizers: Mapping[str, Optimizer]) -> str:
+    """What a caller who got no sigma can do to have one."""
+    if optimizers:
+        return "uncertainty=SecondMoment() or PseudoBootstrap(), given before training, would give sigma"
+    return (
+        "data give sigma: uncertainty=FisherDiagonal().estimate(model, batches, loss); "
+        "so does uncertainty=PseudoBootstrap() with an optimizer that then trains"
+    )
 
 
 def by_slice(

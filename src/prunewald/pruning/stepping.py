@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from prunewald.model.optimizers import with_closures
+from prunewald.model.optimizers import unwrapped, with_closures
 from prunewald.pruning.holding.holding import Holding
 
 
@@ -75,7 +75,7 @@ class Stepping:
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         at = self._at(optimizer)
         try:
-            self._after(at, optimizer)
+            self._after(at, self.optimizers[at])
         finally:
             self._settle_(self._owners[at])
 
@@ -88,7 +88,15 @@ class Stepping:
             holding.settle_(own)
 
     def _at(self, optimizer: Optimizer) -> int:
-        return next(at for at, own in enumerate(self.optimizers) if own is optimizer)
+        for known in (optimizer, unwrapped(optimizer)):
+            for at, own in enumerate(self.optimizers):
+                if own is known:
+                    return at
+        # Never a StopIteration: a training loop would take it for the end of its epoch.
+        raise RuntimeError(
+            f"a step of {type(optimizer).__name__}, which this Pruner was not given: make a new one as "
+            "Pruner(model, optimizer) with the optimizer that steps, or with what wraps it"
+        )
 
 
 def _remove(handles: list[Any]) -> None:

@@ -48,7 +48,7 @@ class PrunerView:
     scope: Allocation = fixed("_choices.scope", "How many weights each target keeps.")
     pattern: Pattern = fixed("_choices.pattern", "Which weights go together.")
     schedule: Schedule | None = fixed("_choices.schedule", "When the Pruner prunes by itself.")
-    model: nn.Module = fixed("_subject.model", "What is pruned, without what torch.compile wraps around it.")
+    model: nn.Module = fixed("_subject.model", "What is pruned, without torch.compile or DDP around it.")
     slices: Sequence[Slice] = fixed("_subject.slices", "The targets: parameters, or slices of them.")
     zeros: Zeros = fixed("_subject.zeros", "What holds the masks.")
     optimizers: Sequence[Optimizer] = fixed("_stepping.optimizers", "Those whose steps are watched.")

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Estimate, Online, State, Statistic
 from prunewald.core.weights import NotYet, Weight
+from prunewald.model.optimizers import stepped_by
 from prunewald.pruning.resuming import check_states
 from prunewald.util.trees import copied
 
@@ -32,6 +33,7 @@ class Watcher:
     ) -> None:
         self._params, self._owners, self._online, self._statistic = params, owners, online, statistic
         self._at = {name: at for at in reversed(range(len(owners))) for name in owners[at]}
+        self._optimizers = optimizers
         self.optimizers = {name: optimizers[at] for name, at in self._at.items()} if optimizers else {}  # by parameter
         self.restart()
         self._handles: list[Any] = []
@@ -73,27 +75,34 @@ class Watcher:
 
         One that did not watch goes by what the optimizer keeps, or by what it was given.
         """
+        self.optimizers = stepped_by(self._params, self._optimizers)
         statistics = {} if self._statistic is None else self._values(self._statistic)
         if online is None:
             return Reading(None, {}, {}, statistics)
         if not online.learns:
             online.check({}, self._params)
             return Reading(online, {name: {} for name in self._params}, {}, statistics)
+        watched = online is self._online
         for name, param in self._params.items():
             if not param.requires_grad:
                 raise ValueError(_untrained(name, "does not require gradients"))
-            if name not in self._at:
-                raise ValueError(_untrained(name, "was in no optimizer of this Pruner when it was attached"))
-        states = (
-            self._states if online is self._online else [online.init(self._own(i)) for i in range(len(self._owners))]
-        )
-        for state, own in zip(states, self._owners, strict=True):
-            if own:
-                try:
-                    online.check(state, self._params)
-                except ValueError as error:
-                    raise NotYet(*error.args) from None
-        return Reading(online, {name: states[at] for name, at in self._at.items()}, self.optimizers, statistics)
+            if watched and name not in self._at and name in self.optimizers:
+                raise ValueError(
+                    f"{name!r} was added to {type(self.optimizers[name]).__name__} after this Pruner was attached, so "
+                    "nothing was gathered of it: make a new Pruner, or use criterion=Magnitude()"
+                )
+            if name not in (self._at if watched or not self._optimizers else self.optimizers):
+                when = "was in no optimizer of this Pruner when it was attached" if watched else "is in no optimizer"
+                raise ValueError(_untrained(name, when))
+        states = {name: self._states[at] for name, at in self._at.items()} if watched else {}
+        if not states:
+            states = dict.fromkeys(self._params, online.init(self._params))
+        for state in {id(state): state for state in states.values()}.values():
+            try:
+                online.check(state, self._params)
+            except ValueError as error:
+                raise NotYet(*error.args) from None
+        return Reading(online, states, self.optimizers, statistics)
 
     def _values(self, statistic: Statistic) -> dict[str, Tensor]:
         """What the criterion's statistic has gathered, by parameter."""

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Estimate, Online, State, Weights
 from prunewald.core.weights import Weight, lower_median
-from prunewald.model.optimizers import is_factored, keeps_mean_square, mean_square_gradient, step_taken
+from prunewald.model.optimizers import mean_square_gradient, mean_square_state, step_taken
 from prunewald.util.arguments import real, whole
 from prunewald.util.registry import uncertainty
 from prunewald.util.tensors import accumulator, dense
@@ -22,7 +22,9 @@ class SecondMoment(Online):
     Scale-free by default: sigma is rescaled so that its median over a layer's living weights is the layer's spread,
     which makes lambda* = 1 a fair balance. With `samples` (size of the training set) and `batch_size` (effective, over
     accumulation and ranks) it is the standard error 1 / sqrt(samples · batch_size · v) itself. Where the optimizer
-    keeps no second moment (SGD), the estimator runs an average of its own with the given `decay`, from attaching on.
+    keeps no mean square of each weight's gradient (SGD keeps none; that of SOAP, GaLore, NovoGrad, Adafactor or an
+    8-bit Adam is rotated, projected, one number a layer, factored or quantised), the estimator runs an average of its
+    own with the given `decay`, from attaching on.
     """
 
     samples: int | None = None
@@ -51,8 +53,8 @@ class SecondMoment(Online):
 
     def update_(self, state: State, weights: Weights, optimizer: Optimizer | None) -> None:
         """Average the squared gradients of the weights the optimizer keeps no average for."""
-        own = {n: w for n, w in weights.items() if not keeps_mean_square(optimizer, w)}
-        if not own or any(is_factored(optimizer, w) for w in own.values()):
+        own = {n: w for n, w in weights.items() if isinstance(mean_square_state(optimizer, w, stepped=True), str)}
+        if not own:
             return
         took = step_taken(optimizer)
         state["steps"] = state["steps"] + (1 if took is None else took)
@@ -97,16 +99,12 @@ class SecondMoment(Online):
 
     def _own_average(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Tensor:
         """The average that was run here, where the optimizer keeps none; in a tensor of its own."""
-        if is_factored(optimizer, weight.param):
-            raise ValueError(
-                f"{type(optimizer).__name__} keeps only row and column means of the second moment of {weight.name!r}, "
-                "not one for each weight: use PseudoBootstrap(), or criterion=Magnitude()"
-            )
         average = state["average"].get(weight.name)
         if average is None or int(state["steps"]) == 0:
             raise ValueError(
-                f"no second moment for {weight.name!r}: {_describe(optimizer)}, and no step was seen since the Pruner "
-                "was attached or last pruned; attach it before training, or use criterion=Magnitude()"
+                f"no second moment for {weight.name!r}: {mean_square_state(optimizer, weight.param)}, and no step was "
+                "seen since the Pruner was attached or last pruned; attach it before training, or use "
+                "criterion=Magnitude()"
             )
         corrected: Tensor = average / (1 - self.decay ** int(state["steps"]))
         return corrected
@@ -126,7 +124,3 @@ def _row_scales(error: Estimate, weight: Weight) -> Tensor:
     spread = ((value - mean).where(living, 0).square().sum(1, keepdim=True) / (survivors - 1)).sqrt()
     scale = torch.where(count < 2, 1.0, spread / median).to(sigma.dtype)
     return scale.reshape(rows, *[1] * (error.sigma.dim() - 1))
-
-
-def _describe(optimizer: Optimizer | None) -> str:
-    return "there is no optimizer" if optimizer is None else f"{type(optimizer).__name__} keeps none"
