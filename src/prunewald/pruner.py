@@ -14,7 +14,7 @@ from prunewald.core.base import Allocation, Criterion, Online, Pattern, Schedule
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain
 from prunewald.model.optimizers import as_list, owned, step_taken
-from prunewald.model.slices import Slice
+from prunewald.model.slices import Slice, Slices
 from prunewald.model.targets import Target, find_slices
 from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
@@ -52,8 +52,8 @@ class Pruner:
     - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
       A pruning for which there is no sigma yet is put off, with a warning, until there is.
     - `targets`, `ignore`: names, globs, module types, modules, parameters, or slices: "conv1.weight[2]",
-      ("fc.weight", index). By default every floating parameter of two or more dimensions outside embedding and norm
-      modules.
+      ("fc.weight", index). By default the weights of layers by a table that can be extended
+      (`prunewald.model.layouts`); what else has two or more dimensions is left out, and the report names it.
 
     What is given can be read, not set (`criterion`, `uncertainty`, `scope`, ...). What the Pruner holds is a property
     (`masks`, `steps`, `sparsity`, `report`), what it has to compute is a method.
@@ -65,7 +65,7 @@ class Pruner:
     pattern: Pattern = fixed("_choices.pattern", "Which weights go together.")
     schedule: Schedule | None = fixed("_choices.schedule", "When the Pruner prunes by itself.")
     model: nn.Module = fixed("_subject.model", "What is pruned, without what torch.compile wraps around it.")
-    slices: Sequence[Slice] = fixed("_subject.slices", "The targets: parameters, or slices of them.")
+    slices: Slices = fixed("_subject.slices", "The targets: parameters, or slices of them.")
     zeros: Zeros = fixed("_subject.zeros", "What holds the masks.")
     optimizers: Sequence[Optimizer] = fixed("_stepping.optimizers", "Those whose steps are watched.")
 
@@ -83,7 +83,7 @@ class Pruner:
         schedule: Schedule | str | None = None,
     ) -> None:
         inside, optimizers = plain(model), as_list(optimizer)
-        slices = tuple(find_slices(inside, targets, ignore))
+        slices = find_slices(inside, targets, ignore)
         named = dict(inside.named_parameters())
         self._params = {part.param: named[part.param] for part in slices}
         self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule)

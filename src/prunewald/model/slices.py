@@ -1,5 +1,6 @@
 """A named piece of one parameter: all of it, or a slice."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -27,3 +28,9 @@ class Slice:
     def put_(self, tensor: Tensor, values: Tensor) -> None:
         """Write these entries of a tensor shaped like the parameter."""
         tensor[... if self.index is None else self.index] = values
+
+
+class Slices(tuple[Slice, ...]):
+    """The slices that are pruned, and the names of what looked like weights and was left out by default."""
+
+    left_out: Sequence[str] = ()

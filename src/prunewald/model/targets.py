@@ -34,15 +34,13 @@ from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
 
-from prunewald.model.slices import Index, Slice
+from prunewald.model.layouts import is_norm_or_lookup, survey
+from prunewald.model.slices import Index, Slice, Slices
 
 Target: TypeAlias = str | type[nn.Module] | nn.Module | nn.Parameter | tuple[str, Index]
 
 _SLICED = re.compile(r"^(?P<name>.+)\[(?P<index>[-\d:,\s]+)\]$")
-_NORMS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
-_EMBEDDINGS: tuple[type[nn.Module], ...] = (nn.Embedding, nn.EmbeddingBag)
 
 
 def canonical_names(model: nn.Module) -> dict[str, str]:
@@ -53,13 +51,15 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
 
 def find_slices(
     model: nn.Module, targets: Iterable[Target] | Target | None, ignore: Iterable[Target] | Target | None
-) -> list[Slice]:
+) -> Slices:
     """The slices of a model to prune; an error for a target that matches nothing or slices that overlap."""
     params = dict(model.named_parameters())
     if lazy := [name for name, param in params.items() if nn.parameter.is_lazy(param)]:
         raise ValueError(f"{lazy[0]!r} has no shape yet: run one batch through the model before attaching")
-    found = _default(model, params) if targets is None else _match_all(model, _as_list(targets), "target")
+    named = None if targets is None else _match_all(model, _as_list(targets), "target")
     dropped = [] if ignore is None else _match_all(model, _as_list(ignore), "ignore")
+    known = survey(model)
+    found = [Slice(name, name) for name in params if name in known.weights] if named is None else named
     whole = {part.param for part in dropped if part.index is None}
     kept = [part for part in found if part.param not in whole]
     for hole in dropped:
@@ -68,41 +68,22 @@ def find_slices(
     if not kept:
         raise ValueError(
             f"nothing to prune: targets={targets!r} and ignore={ignore!r} leave no parameter of "
-            f"{type(model).__name__}; its parameters are {_some(params)}"
+            f"{type(model).__name__}; name what you mean in targets=...; its parameters are {_some(params)}"
         )
+    if derived := [part.param for part in kept if part.param in known.derived]:
+        raise ValueError(f"{derived[0]!r} cannot be pruned: {known.derived[derived[0]]}, or set ignore={derived[0]!r}")
     if targets is not None or ignore is not None:
         for part in kept:
             _check(part, params[part.param])
         _check_overlap(kept, params)
-    return kept
-
-
-def _default(model: nn.Module, params: Mapping[str, nn.Parameter]) -> list[Slice]:
-    """Every floating parameter of two or more dimensions outside embedding and norm modules, never a bias."""
-    # What weight normalisation splits off a weight is no weight: the norm of each row, in its older and its newer form.
-    barred = {id(param) for name, param in params.items() if name.endswith("weight_g")}
-    for module in model.modules():
-        own = dict(module.named_parameters(recurse=False))
-        if own and _is_lookup_or_norm(module):
-            barred |= {id(param) for param in own.values()}
-        elif isinstance(module, ParametrizationList) and type(module[0]).__name__ == "_WeightNorm":
-            barred.add(id(own["original0"]))
-    return [
-        Slice(name, name)
-        for name, param in params.items()
-        if param.dim() >= 2 and is_weight(name, param) and param.numel() and id(param) not in barred
-    ]
+    slices = Slices(kept)
+    slices.left_out = known.others if targets is None else ()
+    return slices
 
 
 def is_weight(name: str, param: Tensor) -> bool:
     """Whether a tensor looks like weights: floating, of two or more dimensions, and not called a bias."""
     return param.is_floating_point() and param.dim() >= 2 and not name.rpartition(".")[2].startswith("bias")
-
-
-def _is_lookup_or_norm(module: nn.Module) -> bool:
-    # Models bring norms of their own (LlamaRMSNorm, ...), known only by their names.
-    own = "Norm" in type(module).__name__ and not isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
-    return own or isinstance(module, _NORMS + _EMBEDDINGS)
 
 
 def _owner(model: nn.Module, name: str) -> nn.Module:
@@ -175,7 +156,7 @@ def _means(model: nn.Module, target: Target, name: str, param: Tensor) -> bool:
         return True
     owner, _, leaf = name.rpartition(".")
     own_module = _owner(model, name)
-    if _is_lookup_or_norm(own_module):
+    if is_norm_or_lookup(own_module):
         inside = _names_module(target, owner, own_module, spelled=True) and not leaf.startswith("bias")
     else:
         owners = [owner[: m.start()] for m in re.finditer(r"\.", owner)] + [owner]
@@ -197,9 +178,9 @@ def _globs_param(target: Target, name: str, param: Tensor, owner: nn.Module) -> 
     """Whether a target is a glob over the name of this parameter, and names it where a wildcard alone is not enough."""
     if not isinstance(target, str) or not fnmatchcase(name, target):
         return False
-    if name.rpartition(".")[2].startswith("bias") or (param.dim() < 2 and not _is_lookup_or_norm(owner)):
+    if name.rpartition(".")[2].startswith("bias") or (param.dim() < 2 and not is_norm_or_lookup(owner)):
         return _spells(target, name)
-    return not _is_lookup_or_norm(owner) or _spells(target.rpartition(".")[0], name.rpartition(".")[0])
+    return not is_norm_or_lookup(owner) or _spells(target.rpartition(".")[0], name.rpartition(".")[0])
 
 
 def _spells(pattern: str, name: str) -> bool:

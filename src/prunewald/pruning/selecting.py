@@ -31,7 +31,7 @@ def select(
         return *_by_limit(plan, scores, alive, _limits(plan, scores, degrees)), []
     asked = keep_counts(plan.scope, scores, plan.shares)
     masks, rows = _by_count(plan, scores, alive, _reached(plan, asked, alive))
-    return masks, rows, _unreached(plan.pattern, asked, rows)
+    return masks, rows, [] if plan.pattern.single else _unreached(plan.pattern, asked, rows)
 
 
 def _by_count(
