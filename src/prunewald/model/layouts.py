@@ -120,9 +120,10 @@ def is_norm_or_lookup(module: nn.Module) -> bool:
 
 @dataclass
 class Survey:
-    """What the parameters of a model are, by name: weights with their layouts, others of two or more dimensions (no biases).
+    """What the parameters of a model are, by name: weights with their layouts, and others of two or more dimensions.
 
-    `derived` says why a parameter is not what its layer multiplies with, which is made from it at every pass.
+    Biases are in neither. `derived` says why a parameter is not what its layer multiplies with: that is made from it at
+    every pass.
     """
 
     weights: dict[str, Layout] = field(default_factory=dict)

@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from prunewald.model.layouts import Layout
+
 Index: TypeAlias = Any  # whatever a tensor can be indexed with: int, slice, a tuple of them, a bool tensor
 
 
@@ -16,6 +18,7 @@ class Slice:
     name: str  # "fc1.weight", or "conv1.weight[2]"
     param: str
     index: Index = None  # None: the whole parameter
+    layout: Layout | None = None  # where it is not (out, in, ...)
 
     def take(self, tensor: Tensor) -> Tensor:
         """These entries of a tensor shaped like the parameter."""

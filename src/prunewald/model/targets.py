@@ -35,7 +35,7 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from prunewald.model.layouts import is_norm_or_lookup, survey
+from prunewald.model.layouts import Layout, is_norm_or_lookup, survey
 from prunewald.model.slices import Index, Slice, Slices
 
 Target: TypeAlias = str | type[nn.Module] | nn.Module | nn.Parameter | tuple[str, Index]
@@ -60,11 +60,14 @@ def find_slices(
     dropped = [] if ignore is None else _match_all(model, _as_list(ignore), "ignore")
     known = survey(model)
     found = [Slice(name, name) for name in params if name in known.weights] if named is None else named
+    odd = {name: layout for name, layout in known.weights.items() if layout != Layout()}
+    if odd:
+        found = [one for part in found for one in _laid_out(part, odd.get(part.param), params[part.param])]
     whole = {part.param for part in dropped if part.index is None}
     kept = [part for part in found if part.param not in whole]
     for hole in dropped:
         if hole.index is not None:
-            kept = [_without(part, hole, params[part.param]) if part.param == hole.param else part for part in kept]
+            kept = [rest for part in kept for rest in _without(part, hole, params[part.param])]
     if not kept:
         raise ValueError(
             f"nothing to prune: targets={targets!r} and ignore={ignore!r} leave no parameter of "
@@ -79,6 +82,21 @@ def find_slices(
     slices = Slices(kept)
     slices.left_out = known.others if targets is None else ()
     return slices
+
+
+def _laid_out(part: Slice, layout: Layout | None, param: Tensor) -> list[Slice]:
+    """A slice with its layout where that is not (out, in, ...), and a stack as a slice for each of its weights."""
+    if layout is None:
+        return [part]
+    if layout.stacked:
+        one = Layout(transposed=True) if layout.transposed else None
+        if part.index is None:
+            return [Slice(f"{part.name}[{at}]", part.param, at, one) for at in range(len(param))]
+        return [replace(part, layout=one if isinstance(part.index, int) else None)]
+    index = part.index if isinstance(part.index, tuple) else (part.index,)
+    # An index that takes single places or picks them changes the axes: what is left is taken as it lies.
+    keeps_axes = part.index is None or (layout.groups == 1 and all(isinstance(one, slice) for one in index))
+    return [replace(part, layout=layout if keeps_axes else None)]
 
 
 def is_weight(name: str, param: Tensor) -> bool:
@@ -216,12 +234,16 @@ def _spell(index: Index) -> str:
     return str(index)
 
 
-def _without(part: Slice, hole: Slice, param: Tensor) -> Slice:
-    """A slice less what another takes from the same parameter, as a set of places."""
+def _without(part: Slice, hole: Slice, param: Tensor) -> list[Slice]:
+    """A slice less what another takes from the same parameter: itself, a set of places, or nothing."""
+    if part.param != hole.param:
+        return [part]
     inside = torch.zeros(param.shape, dtype=torch.bool, device=param.device)
     part.put_(inside, torch.tensor(True, device=param.device))
+    before = int(inside.sum())
     hole.put_(inside, torch.tensor(False, device=param.device))
-    return Slice(part.name, part.param, inside)
+    left = int(inside.sum())
+    return [part] if left == before else [Slice(part.name, part.param, inside)] if left else []
 
 
 def _check(part: Slice, param: Tensor) -> None:

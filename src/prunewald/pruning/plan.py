@@ -60,8 +60,9 @@ class Choices:
     def check(self, slices: Sequence[Slice], params: Mapping[str, Tensor]) -> None:
         """Refuse, before any training, a pattern that does not fit a target and a schedule that cannot be kept."""
         for part in () if self.pattern.single else slices:
+            shape = tuple(part.take(params[part.param]).shape)
             try:
-                self.pattern.check(part.take(params[part.param]).shape)
+                self.pattern.check(shape if part.layout is None else part.layout.swapped(shape))
             except ValueError as error:
                 raise ValueError(f"{part.name!r}: {error}") from error
         if self.schedule is not None:

@@ -43,6 +43,7 @@ class PlannedScores(Scores):
         self._slices = {part.name: part for part in slices}
         pairs = [(part, weights[part.param].param) for part in slices]
         super().__init__({s.name: p.shape if s.index is None else s.take(p).shape for s, p in pairs})
+        self.layouts = {part.name: part.layout for part in slices if part.layout is not None}
         self._kept: dict[str, Ranked] | None = {} if sum(self.sizes.values()) <= _KEPT else None
         self._spreads: dict[str, float] = {}
         doubles = any(weight.param.dtype == torch.float64 for weight in weights.values())
