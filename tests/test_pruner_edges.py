@@ -42,6 +42,7 @@ def test_a_compiled_optimizer_step(recipe):
         torch.testing.assert_close(sigmas[1][name], sigma, rtol=1e-3, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.*lost all weights")
 @pytest.mark.parametrize("scope", ["layer", "global"])
 @pytest.mark.parametrize("uncertainty", [pw.SecondMoment(), pw.PseudoBootstrap(last=5)])
 def test_pruning_goes_on_to_the_very_end(scope, uncertainty):

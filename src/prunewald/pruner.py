@@ -20,7 +20,7 @@ from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.plan import Choices, Plan, Request, Sparsity, online, resolve, sigma_source
-from prunewald.pruning.report import Report
+from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved
 from prunewald.pruning.stepping import Stepping
 from prunewald.pruning.subject import Subject
@@ -195,7 +195,9 @@ class Pruner:
             return replace(report, dry_run=True)
         self._subject.hold(masks)
         self._watcher.restart()
-        self.report = report
+        before, self.report = self.report, report
+        if any(not row.kept for row in report.rows):
+            warn_emptied(report, () if before is None else before.emptied)
         return report
 
     def choose(

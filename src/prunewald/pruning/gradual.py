@@ -1,7 +1,7 @@
 """Pruning by a schedule, while the user's own loop trains.  Zhu & Gupta (2017)."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -9,7 +9,7 @@ import torch
 from prunewald.core.base import Schedule
 from prunewald.core.weights import NotYet
 from prunewald.pruning.plan import Plan, Request
-from prunewald.pruning.report import Report
+from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.subject import Subject
 from prunewald.util.notices import warn
 
@@ -20,6 +20,7 @@ class Gradual:
     def __init__(self, schedule: Schedule, subject: Subject, plan: Callable[[Request], Plan]) -> None:
         self._schedule, self._subject, self._plan = schedule, subject, plan
         self.owed = 0.0
+        self._emptied: Sequence[str] = ()  # by prunings before
 
     def act_(self, step: int, *, first: bool) -> Report | None:
         """Do what is due or owed after a step, and report it; the estimator's window runs on."""
@@ -39,4 +40,6 @@ class Gradual:
         self.owed = 0.0
         if any(not torch.equal(mask, self._subject.zeros.mask(name)) for name, mask in masks.items()):
             self._subject.hold(masks)
+        warn_emptied(report, self._emptied)
+        self._emptied = report.emptied
         return report
