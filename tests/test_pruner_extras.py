@@ -290,11 +290,11 @@ def test_a_statistic_that_cannot_watch_one_optimizers_weights_leaves_no_hook():
     class Odd(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.fine, self.own = nn.Linear(4, 4), nn.Parameter(torch.ones(4, 4))
+            self.fine, self.own_weight = nn.Linear(4, 4), nn.Parameter(torch.ones(4, 4))
 
     model = Odd()
-    optimizers = [torch.optim.SGD([model.fine.weight], lr=0.1), torch.optim.SGD([model.own], lr=0.1)]
-    with pytest.raises(ValueError, match="'own'"):
+    optimizers = [torch.optim.SGD([model.fine.weight], lr=0.1), torch.optim.SGD([model.own_weight], lr=0.1)]
+    with pytest.raises(ValueError, match="'own_weight'"):
         pw.Pruner(model, optimizers, criterion="wanda")
     assert not model.fine._forward_pre_hooks
     assert hooks_on(model, *optimizers) == 0

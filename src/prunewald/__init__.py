@@ -12,6 +12,7 @@ from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Random, Wal
 from prunewald.core.patterns import Block, Element, Filter, KeepNOfM
 from prunewald.core.schedules import Cubic, Stairs
 from prunewald.core.weights import WeightStats
+from prunewald.model.layouts import Layout, register_layout
 from prunewald.pruner import Pruner
 from prunewald.pruning.report import Report
 from prunewald.statistics import wald_test
@@ -42,6 +43,7 @@ __all__ = [
     "Element",
     "Filter",
     "KeepNOfM",
+    "Layout",
     "Magnitude",
     "MagnitudeUncertainty",
     "PackedFileError",
@@ -62,6 +64,7 @@ __all__ = [
     "load",
     "masks",
     "quantisation",
+    "register_layout",
     "save",
     "statistics",
     "strategies",

@@ -19,7 +19,7 @@ from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
 from prunewald.pruning.owning import claim, leave
 from prunewald.pruning.plan import Choices, Plan, Request, SigmaSource, Sparsity, online, resolve
-from prunewald.pruning.report import Report
+from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved
 from prunewald.pruning.stepping import Stepping
 from prunewald.pruning.subject import Subject
@@ -40,8 +40,8 @@ class Pruner(PrunerView):
     - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
       A pruning for which there is no sigma yet is put off, with a warning, until there is.
     - `targets`, `ignore`: names, globs, module types, modules, parameters, or slices: "conv1.weight[2]",
-      ("fc.weight", index). By default every floating parameter of two or more dimensions outside embedding and norm
-      modules.
+      ("fc.weight", index). By default the weights of layers by a table that can be extended
+      (`prunewald.model.layouts`); what else has two or more dimensions is left out, and the report names it.
 
     What is given can be read, not set (`criterion`, `uncertainty`, `scope`, ...). What the Pruner holds is a property
     (`masks`, `steps`, `sparsity`, `report`), what it has to compute is a method.
@@ -61,7 +61,7 @@ class Pruner(PrunerView):
         schedule: Schedule | str | None = None,
     ) -> None:
         inside = plain(model)
-        slices = tuple(find_slices(inside, targets, ignore))
+        slices = find_slices(inside, targets, ignore)
         named = dict(inside.named_parameters())
         self._params: dict[str, Tensor] = {part.param: named[part.param] for part in slices}
         optimizers = as_list(optimizer)
@@ -104,7 +104,9 @@ class Pruner(PrunerView):
             return replace(report, dry_run=True)
         self._subject.hold(masks)
         self._watcher.restart()
-        self.report = report
+        before, self.report = self.report, report
+        if any(not row.kept for row in report.rows):
+            warn_emptied(report, () if before is None else before.emptied)
         return report
 
     def choose(

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from prunewald.core.criteria import dead_first
-from prunewald.core.patterns import Block, Element, Filter, KeepNOfM
+from prunewald.core.patterns import Block, Element, Filter, KeepNOfM, by_layout
 from prunewald.core.ranking import Ranked
+from prunewald.model.layouts import Layout
 
 # Few values, all of them sums of powers of two: ties are the rule, and every sum of squares is exact.
 LOWEST = torch.finfo(torch.float32).min
@@ -349,3 +350,16 @@ def test_the_scores_that_are_given_stay_as_they_are():
     for part in (Filter(0), Filter(1, "mean"), Block(1, 2), Block(2, 1, "l1")):
         part(Ranked(score, score), 2)
         assert torch.equal(score, before)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("pattern", [Filter(), Filter(dim=1), Block(2, 2), KeepNOfM(1, 2)], ids=str)
+def test_a_transposed_weight_is_grouped_as_its_layer_is(pattern, groups):
+    layout = Layout(transposed=True, groups=groups)
+    weight = torch.randn(8, 4, 2, generator=torch.Generator().manual_seed(0))  # (in, out / groups, ...)
+    turned = torch.cat([part.transpose(0, 1) for part in weight.chunk(groups)])
+    assert torch.equal(layout.swap(weight), turned)
+    assert layout.swapped((8, 4, 2)) == turned.shape
+    assert torch.equal(layout.swap(turned), weight)
+    keep = by_layout(pattern, layout)(Ranked(weight.abs(), weight, weight > 1), 32)
+    assert torch.equal(layout.swap(keep), pattern(Ranked(turned.abs(), turned, turned > 1), 32))

@@ -25,9 +25,11 @@ def names(targets=None, ignore=None, model=None):
     return [part.name for part in find_slices(model or Net(), targets, ignore)]
 
 
-def test_by_default_every_matrix_outside_embeddings_and_norms():
+def test_by_default_the_weights_of_layers_and_what_is_left_out_is_listed():
+    assert find_slices(Net(), None, None).left_out == ["table", "embed.weight", "norm.weight"]
+    assert find_slices(Net(), "conv", None).left_out == ()
+    assert names("table") == ["table"]
     assert names() == [
-        "table",
         "conv.weight",
         "attention.in_proj_weight",
         "attention.out_proj.weight",
@@ -84,7 +86,7 @@ def test_modules_and_parameters_themselves():
 
 
 def test_ignore_takes_away():
-    kept = names(ignore=["lstm", nn.Linear, "table", "attention"])
+    kept = names(ignore=["lstm", nn.Linear, "attention"])
     assert kept == ["conv.weight", "gru.weight_ih_l0", "gru.weight_hh_l0"]
 
 

@@ -68,6 +68,7 @@ def test_what_was_not_touched_has_no_figures_of_scores():
     assert row.correlation != row.correlation
 
 
+@pytest.mark.filterwarnings("ignore:.*lost all weights")
 def test_what_was_emptied_is_noted():
     pruner = trained_pruner(criterion="magnitude", scope="global")
     with torch.no_grad():

@@ -116,6 +116,7 @@ def test_a_criterion_alone_has_the_second_moment():
     assert (report.criterion, report.uncertainty) == ("Wald()", "SecondMoment()")
 
 
+@pytest.mark.filterwarnings("ignore:.*lost all weights")
 @pytest.mark.parametrize("request_", [{"alpha": 0.05}, {"fdr": 0.1}], ids=str)
 def test_a_test_is_made_by_the_wald_statistic_whatever_the_criterion(request_):
     report = trained_pruner(criterion="magnitude").prune(**request_)

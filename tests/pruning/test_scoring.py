@@ -41,6 +41,7 @@ def test_a_pruning_scores_every_slice_once(scope):
     assert criterion.calls == ONCE
 
 
+@pytest.mark.filterwarnings("ignore:.*lost all weights")
 @pytest.mark.parametrize("scope", ["layer", "global"])
 def test_a_false_discovery_rate_scores_every_slice_once(scope, monkeypatch):
     counting = Counting()
@@ -146,6 +147,7 @@ def test_the_spread_is_that_of_the_survivors():
     assert (pruner.scores()["2.weight"][~kept] == -torch.inf).all()
 
 
+@pytest.mark.filterwarnings("ignore:.*lost all weights")
 def test_the_spread_of_one_weight_is_an_error_that_says_so():
     model = wide()
     choice = {"uncertainty": sigmas(model), "targets": ["0.weight[0, 0]", "2"], "scope": "global"}

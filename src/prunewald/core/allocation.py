@@ -33,12 +33,14 @@ class Layer(Allocation):
 class Row(Allocation):
     """Every row of every tensor is pruned to the same sparsity, as in Wanda (Sun et al. 2024).
 
-    A row is an index of dimension 0, the weights of one output; a vector is one row.
+    A row is the weights of one output: an index of dimension 0, or of another where the layout of the layer says so; a
+    vector is one row.
     """
 
     def __call__(self, scores: Scores, sparsity: float) -> dict[str, Tensor]:
         """The count that brings each row to the sparsity."""
-        rows = {name: shape[0] if len(shape) > 1 else 1 for name, shape in scores.shapes.items()}
+        shapes = scores.shapes | {n: layout.swapped(scores.shapes[n]) for n, layout in scores.layouts.items()}
+        rows = {name: shapes[name][0] if len(shapes[name]) > 1 else 1 for name in scores}
         return {n: torch.full((rows[n],), layer_count(size // rows[n], sparsity)) for n, size in scores.sizes.items()}
 
 

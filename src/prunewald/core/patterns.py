@@ -11,6 +11,7 @@ from torch import Tensor
 
 from prunewald.core.base import Pattern
 from prunewald.core.ranking import Count, Ranked, as_rows, smallest, smallest_by_row
+from prunewald.model.layouts import Layout
 from prunewald.util.arguments import one_of, whole
 from prunewald.util.registry import pattern
 
@@ -37,7 +38,7 @@ class KeepNOfM(Pattern):
     """`n` of every `m` consecutive weights along `dim` stay, 2:4 by default.  Mishra et al. (2021).
 
     On the way there, from each m only the m - n lowest may go, and of all these the lowest do. `dim` 1 is the input
-    axis, channels in a convolution, which is what sparse tensor cores want.
+    axis of the layer, channels in a convolution, which is what sparse tensor cores want.
     """
 
     n: int = 2
@@ -180,6 +181,17 @@ class Filter(Pattern):
         shape = _matrix(ranked.score).shape
         placed = kept.view([-1 if i == self.dim else 1 for i in range(len(shape))])
         return placed.expand(shape).contiguous().view(ranked.score.shape)
+
+
+def by_layout(pattern: Pattern, layout: Layout) -> Callable[[Ranked, Count], Tensor]:
+    """A pattern for a weight that is not (out, in, ...): the weight is turned before, and the mask back after."""
+
+    def keep(ranked: Ranked, count: Count) -> Tensor:
+        score, weight, dead = ranked
+        turned = Ranked(layout.swap(score), layout.swap(weight), None if dead is None else layout.swap(dead))
+        return layout.swap(pattern(turned, count))
+
+    return keep
 
 
 # ---- groups ------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from prunewald.model.layouts import Layout
 from prunewald.util.tensors import pieces
 
 _DIGIT = 16
@@ -48,6 +49,7 @@ class Scores(Mapping[str, Ranked]):
     def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
+        self.layouts: Mapping[str, Layout] = {}  # of the tensors that are not (out, in, ...)
 
     @abstractmethod
     def __getitem__(self, name: str) -> Ranked:
@@ -88,6 +90,7 @@ class _Only(Scores):
 
     def __init__(self, scores: Scores, name: str) -> None:
         super().__init__({name: scores.shapes[name]})
+        self.layouts = {name: scores.layouts[name]} if name in scores.layouts else {}
         self._scores = scores
 
     def __getitem__(self, name: str) -> Ranked:

@@ -1,9 +1,12 @@
 """A named piece of one parameter: all of it, or a slice."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from torch import Tensor
+
+from prunewald.model.layouts import Layout
 
 Index: TypeAlias = Any  # whatever a tensor can be indexed with: int, slice, a tuple of them, a bool tensor
 
@@ -15,6 +18,7 @@ class Slice:
     name: str  # "fc1.weight", or "conv1.weight[2]"
     param: str
     index: Index = None  # None: the whole parameter
+    layout: Layout | None = None  # where it is not (out, in, ...)
 
     def take(self, tensor: Tensor) -> Tensor:
         """These entries of a tensor shaped like the parameter."""
@@ -27,3 +31,9 @@ class Slice:
     def put_(self, tensor: Tensor, values: Tensor) -> None:
         """Write these entries of a tensor shaped like the parameter."""
         tensor[... if self.index is None else self.index] = values
+
+
+class Slices(tuple[Slice, ...]):
+    """The slices that are pruned, and the names of what looked like weights and was left out by default."""
+
+    left_out: Sequence[str] = ()

@@ -34,15 +34,13 @@ from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
 
-from prunewald.model.slices import Index, Slice
+from prunewald.model.layouts import Layout, is_norm_or_lookup, survey
+from prunewald.model.slices import Index, Slice, Slices
 
 Target: TypeAlias = str | type[nn.Module] | nn.Module | nn.Parameter | tuple[str, Index]
 
 _SLICED = re.compile(r"^(?P<name>.+)\[(?P<index>[-\d:,\s]+)\]$")
-_NORMS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
-_EMBEDDINGS: tuple[type[nn.Module], ...] = (nn.Embedding, nn.EmbeddingBag)
 
 
 def canonical_names(model: nn.Module) -> dict[str, str]:
@@ -53,56 +51,57 @@ def canonical_names(model: nn.Module) -> dict[str, str]:
 
 def find_slices(
     model: nn.Module, targets: Iterable[Target] | Target | None, ignore: Iterable[Target] | Target | None
-) -> list[Slice]:
+) -> Slices:
     """The slices of a model to prune; an error for a target that matches nothing or slices that overlap."""
     params = dict(model.named_parameters())
     if lazy := [name for name, param in params.items() if nn.parameter.is_lazy(param)]:
         raise ValueError(f"{lazy[0]!r} has no shape yet: run one batch through the model before attaching")
-    found = _default(model, params) if targets is None else _match_all(model, _as_list(targets), "target")
+    named = None if targets is None else _match_all(model, _as_list(targets), "target")
     dropped = [] if ignore is None else _match_all(model, _as_list(ignore), "ignore")
+    known = survey(model)
+    found = [Slice(name, name) for name in params if name in known.weights] if named is None else named
+    odd = {name: layout for name, layout in known.weights.items() if layout != Layout()}
+    if odd:
+        found = [one for part in found for one in _laid_out(part, odd.get(part.param), params[part.param])]
     whole = {part.param for part in dropped if part.index is None}
     kept = [part for part in found if part.param not in whole]
     for hole in dropped:
         if hole.index is not None:
-            kept = [_without(part, hole, params[part.param]) if part.param == hole.param else part for part in kept]
+            kept = [rest for part in kept for rest in _without(part, hole, params[part.param])]
     if not kept:
         raise ValueError(
             f"nothing to prune: targets={targets!r} and ignore={ignore!r} leave no parameter of "
-            f"{type(model).__name__}; its parameters are {_some(params)}"
+            f"{type(model).__name__}; name what you mean in targets=...; its parameters are {_some(params)}"
         )
+    if derived := [part.param for part in kept if part.param in known.derived]:
+        raise ValueError(f"{derived[0]!r} cannot be pruned: {known.derived[derived[0]]}, or set ignore={derived[0]!r}")
     if targets is not None or ignore is not None:
         for part in kept:
             _check(part, params[part.param])
         _check_overlap(kept, params)
-    return kept
+    slices = Slices(kept)
+    slices.left_out = known.others if targets is None else ()
+    return slices
 
 
-def _default(model: nn.Module, params: Mapping[str, nn.Parameter]) -> list[Slice]:
-    """Every floating parameter of two or more dimensions outside embedding and norm modules, never a bias."""
-    # What weight normalisation splits off a weight is no weight: the norm of each row, in its older and its newer form.
-    barred = {id(param) for name, param in params.items() if name.endswith("weight_g")}
-    for module in model.modules():
-        own = dict(module.named_parameters(recurse=False))
-        if own and _is_lookup_or_norm(module):
-            barred |= {id(param) for param in own.values()}
-        elif isinstance(module, ParametrizationList) and type(module[0]).__name__ == "_WeightNorm":
-            barred.add(id(own["original0"]))
-    return [
-        Slice(name, name)
-        for name, param in params.items()
-        if param.dim() >= 2 and is_weight(name, param) and param.numel() and id(param) not in barred
-    ]
+def _laid_out(part: Slice, layout: Layout | None, param: Tensor) -> list[Slice]:
+    """A slice with its layout where that is not (out, in, ...), and a stack as a slice for each of its weights."""
+    if layout is None:
+        return [part]
+    if layout.stacked:
+        one = Layout(transposed=True) if layout.transposed else None
+        if part.index is None:
+            return [Slice(f"{part.name}[{at}]", part.param, at, one) for at in range(len(param))]
+        return [replace(part, layout=one if isinstance(part.index, int) else None)]
+    index = part.index if isinstance(part.index, tuple) else (part.index,)
+    # An index that takes single places or picks them changes the axes: what is left is taken as it lies.
+    keeps_axes = part.index is None or (layout.groups == 1 and all(isinstance(one, slice) for one in index))
+    return [replace(part, layout=layout if keeps_axes else None)]
 
 
 def is_weight(name: str, param: Tensor) -> bool:
     """Whether a tensor looks like weights: floating, of two or more dimensions, and not called a bias."""
     return param.is_floating_point() and param.dim() >= 2 and not name.rpartition(".")[2].startswith("bias")
-
-
-def _is_lookup_or_norm(module: nn.Module) -> bool:
-    # Models bring norms of their own (LlamaRMSNorm, ...), known only by their names.
-    own = "Norm" in type(module).__name__ and not isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
-    return own or isinstance(module, _NORMS + _EMBEDDINGS)
 
 
 def _owner(model: nn.Module, name: str) -> nn.Module:
@@ -175,7 +174,7 @@ def _means(model: nn.Module, target: Target, name: str, param: Tensor) -> bool:
         return True
     owner, _, leaf = name.rpartition(".")
     own_module = _owner(model, name)
-    if _is_lookup_or_norm(own_module):
+    if is_norm_or_lookup(own_module):
         inside = _names_module(target, owner, own_module, spelled=True) and not leaf.startswith("bias")
     else:
         owners = [owner[: m.start()] for m in re.finditer(r"\.", owner)] + [owner]
@@ -197,9 +196,9 @@ def _globs_param(target: Target, name: str, param: Tensor, owner: nn.Module) -> 
     """Whether a target is a glob over the name of this parameter, and names it where a wildcard alone is not enough."""
     if not isinstance(target, str) or not fnmatchcase(name, target):
         return False
-    if name.rpartition(".")[2].startswith("bias") or (param.dim() < 2 and not _is_lookup_or_norm(owner)):
+    if name.rpartition(".")[2].startswith("bias") or (param.dim() < 2 and not is_norm_or_lookup(owner)):
         return _spells(target, name)
-    return not _is_lookup_or_norm(owner) or _spells(target.rpartition(".")[0], name.rpartition(".")[0])
+    return not is_norm_or_lookup(owner) or _spells(target.rpartition(".")[0], name.rpartition(".")[0])
 
 
 def _spells(pattern: str, name: str) -> bool:
@@ -235,12 +234,16 @@ def _spell(index: Index) -> str:
     return str(index)
 
 
-def _without(part: Slice, hole: Slice, param: Tensor) -> Slice:
-    """A slice less what another takes from the same parameter, as a set of places."""
+def _without(part: Slice, hole: Slice, param: Tensor) -> list[Slice]:
+    """A slice less what another takes from the same parameter: itself, a set of places, or nothing."""
+    if part.param != hole.param:
+        return [part]
     inside = torch.zeros(param.shape, dtype=torch.bool, device=param.device)
     part.put_(inside, torch.tensor(True, device=param.device))
+    before = int(inside.sum())
     hole.put_(inside, torch.tensor(False, device=param.device))
-    return Slice(part.name, part.param, inside)
+    left = int(inside.sum())
+    return [part] if left == before else [Slice(part.name, part.param, inside)] if left else []
 
 
 def _check(part: Slice, param: Tensor) -> None:

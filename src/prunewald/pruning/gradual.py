@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from prunewald.core.base import Schedule
 from prunewald.core.weights import NotYet
 from prunewald.pruning.plan import Plan, Request
-from prunewald.pruning.report import Report
+from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.subject import Subject
 from prunewald.util.notices import warn
 
@@ -24,6 +24,7 @@ class Gradual:
         self._schedule, self._subject, self._plan = schedule, subject, plan
         self.owed = 0.0
         self.history: list[tuple[int, float, float]] = []  # of each pruning: the step, what was asked for, what it gave
+        self._emptied: Sequence[str] = ()  # by prunings before
 
     def act_(self, step: int, *, first: bool) -> Report | None:
         """Do what is due or owed after a step, and report it; the estimator's window runs on."""
@@ -45,6 +46,8 @@ class Gradual:
         self.owed = 0.0
         if any(not torch.equal(mask, self._subject.zeros.mask(name)) for name, mask in masks.items()):
             self._subject.hold(masks)
+        warn_emptied(report, self._emptied)
+        self._emptied = report.emptied
         return report
 
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Statistic, Uncertainty
 from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Wald
 from prunewald.model.optimizers import stepped_by, why_no_mean_square
-from prunewald.model.slices import Slice
+from prunewald.model.slices import Slice, Slices
 from prunewald.model.targets import match
 from prunewald.uncertainty.second_moment import SecondMoment
 from prunewald.util.arguments import real, share
@@ -18,6 +18,7 @@ from prunewald.util.registry import make
 
 Sparsity: TypeAlias = float | Mapping[str, float]
 SigmaSource: TypeAlias = Online | Mapping[str, Tensor] | str  # what a caller may give for an uncertainty
+_SHOWN = 6  # so many names of what was left out are listed
 
 # What is taken where the caller names nothing.
 _TAU, _MAGNITUDE, _WALD, _SECOND_MOMENT = MagnitudeUncertainty(), Magnitude(), Wald(), SecondMoment()
@@ -60,8 +61,9 @@ class Choices:
     def check(self, slices: Sequence[Slice], params: Mapping[str, Tensor]) -> None:
         """Refuse, before any training, a pattern that does not fit a target and a schedule that cannot be kept."""
         for part in () if self.pattern.single else slices:
+            shape = tuple(part.take(params[part.param]).shape)
             try:
-                self.pattern.check(part.take(params[part.param]).shape)
+                self.pattern.check(shape if part.layout is None else part.layout.swapped(shape))
             except ValueError as error:
                 raise ValueError(f"{part.name!r}: {error}") from error
         if self.schedule is not None:
@@ -152,7 +154,7 @@ def resolve(
     choices: Choices,
     request: Request,
     model: nn.Module,
-    slices: Sequence[Slice],
+    slices: Slices,
     params: Mapping[str, Tensor],
     optimizers: Sequence[Optimizer],
 ) -> Plan:
@@ -181,10 +183,17 @@ def resolve(
     sigma = (sigma or _SECOND_MOMENT) if needed else None
     if tests and sigma is not None:
         notes += sigma.caveats()
+    if slices.left_out:
+        notes.append(_left_out(slices.left_out))
     shares = request.sparsity
     if isinstance(shares, Mapping):
         shares = by_slice(model, slices, shares)
     return Plan(request, shares, criterion, sigma, choices.scope, choices.pattern, tests, tuple(notes))
+
+
+def _left_out(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN]) + (f", ... ({len(names)} in all)" if len(names) > _SHOWN else "")
+    return f"left out, since by default only the weights of layers are pruned: {shown}; targets=... reaches them"
 
 
 def sigma_source(choices: Choices) -> Online:

@@ -1,15 +1,17 @@
 """What a pruning did: data, and a table for a terminal or a notebook."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+from prunewald.util.notices import warn
 from prunewald.util.tables import html_table, text_table
 from prunewald.util.text import printable
 
 _HEAD = ("layer", "shape", "weights", "kept", "sparsity", "threshold", "dead", "rank corr. ABS", "overlap ABS")
+_NAMED = 6  # so many of what was emptied are named in a warning
 _LEFT = (0, 1)  # names and shapes; numbers stand to the right
 
 
@@ -115,6 +117,16 @@ class Report:
         sigma = f", sigma from {self.uncertainty}" if self.uncertainty else ""
         pattern = "" if self.pattern == "Element()" else f", pattern {self.pattern}"
         return f"{verb} by {self.criterion}{sigma}, scope {self.scope}{pattern}"
+
+
+def warn_emptied(report: Report, before: Collection[str]) -> None:
+    """Warn of what lost its last weight; what was empty `before` has been said."""
+    if fresh := [name for name in report.emptied if name not in before]:
+        more = f", ... ({len(fresh)} in all)" if len(fresh) > _NAMED else ""
+        warn(
+            f"{', '.join(fresh[:_NAMED])}{more} lost all weights, and pass nothing on: prune less, with scope='layer', "
+            "or ignore=... them"
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from prunewald.core.base import Estimate
 from prunewald.core.ranking import Ranked, Scores, zeros_last
 from prunewald.core.weights import Group, Weight, WeightStats, spread
 from prunewald.model.slices import Slice
@@ -43,8 +44,10 @@ class PlannedScores(Scores):
         self._slices = {part.name: part for part in slices}
         pairs = [(part, weights[part.param].param) for part in slices]
         super().__init__({s.name: p.shape if s.index is None else s.take(p).shape for s, p in pairs})
+        self.layouts = {part.name: part.layout for part in slices if part.layout is not None}
         self._kept: dict[str, Ranked] | None = {} if sum(self.sizes.values()) <= _KEPT else None
         self._spreads: dict[str, float] = {}
+        self._last: tuple[Weight, Estimate] | None = None
         doubles = any(weight.param.dtype == torch.float64 for weight in weights.values())
         self._dtype = torch.float64 if doubles else torch.float32  # one for all, so that all can be compared
 
@@ -67,7 +70,12 @@ class PlannedScores(Scores):
         value, grad = whole.param.detach(), whole.param.grad
         if whole.average is not None:
             value = whole.average.to(value.device)
-        sigma, dead = (None, None) if self._plan.uncertainty is None else self._reading.sigma(whole)
+        if self._plan.uncertainty is None:
+            sigma, dead = None, None
+        elif part.index is None:
+            sigma, dead = self._reading.sigma(whole)
+        else:
+            sigma, dead = self._shared(whole)
         if grad is not None and grad.is_sparse:
             grad = grad.to_dense()
         known = value, whole.alive, sigma, dead, grad, self._reading.statistics.get(part.param)
@@ -84,6 +92,12 @@ class PlannedScores(Scores):
             None if grad is None else grad.to(wide),
             None if statistic is None else statistic.to(value.device),
         )
+
+    def _shared(self, whole: Weight) -> Estimate:
+        """Sigma of a parameter with several slices, which follow one another: it is computed once for all of them."""
+        if self._last is None or self._last[0] is not whole:
+            self._last = whole, self._reading.sigma(whole)
+        return self._last[1]
 
     def _ranked(self, stats: WeightStats) -> Ranked:
         """Score one slice; what is pruned already ranks below everything."""

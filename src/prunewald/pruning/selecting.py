@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from prunewald.core.base import Allocation, Pattern
+from prunewald.core.patterns import by_layout
 from prunewald.core.ranking import Count, Scores
 from prunewald.pruning.describing import scored_row, untouched_row
 from prunewald.pruning.plan import Plan, Sparsity
@@ -30,8 +31,8 @@ def select(
     if plan.shares is None:
         return *_by_limit(plan, scores, alive, _limits(plan, scores, degrees)), []
     asked = keep_counts(plan.scope, scores, plan.shares)
-    masks, rows = _by_count(plan, scores, alive, _reached(plan, asked, alive))
-    return masks, rows, _unreached(plan.pattern, asked, rows)
+    masks, rows = _by_count(plan, scores, alive, _reached(plan, scores, asked, alive))
+    return masks, rows, [] if plan.pattern.single else _unreached(plan.pattern, asked, rows)
 
 
 def _by_count(
@@ -47,14 +48,15 @@ def _by_count(
             masks[name] = mask
             rows.append(untouched_row(name, mask))
             continue
-        ranked, living = scores[name], None if before == mask.numel() else mask
+        ranked, living, layout = scores[name], None if before == mask.numel() else mask, scores.layouts.get(name)
+        choose = plan.pattern if layout is None else by_layout(plan.pattern, layout)
         try:
-            keep = plan.pattern(ranked, count)
+            keep = choose(ranked, count)
         except ValueError as error:
             raise ValueError(f"{name!r}: {error}") from error
         if living is not None:
             keep &= living  # a block that stays does not bring back what it had lost
-        other = None if plan.criterion.is_magnitude else plan.pattern(ranked.by_magnitude(living), count)
+        other = None if plan.criterion.is_magnitude else choose(ranked.by_magnitude(living), count)
         masks[name] = keep
         rows.append(scored_row(plan, name, ranked, living, keep, other))
     return masks, rows
@@ -83,11 +85,12 @@ def _limits(plan: Plan, scores: Scores, degrees: float | None) -> dict[str, floa
     return z_thresholds(scores, alpha=asked.alpha, fdr=asked.fdr, df=degrees, together=plan.scope.together)
 
 
-def _reached(plan: Plan, asked: Mapping[str, Count], alive: Mapping[str, Tensor]) -> dict[str, Count]:
+def _reached(plan: Plan, scores: Scores, asked: Mapping[str, Count], alive: Mapping[str, Tensor]) -> dict[str, Count]:
     """The counts that whole groups come to, none above what is alive, since pruning brings no weight back."""
     counts: dict[str, Count] = {}
     for name, wanted in asked.items():
-        mask = alive[name]
+        layout = scores.layouts.get(name)
+        mask = alive[name] if layout is None else layout.swap(alive[name])
         count = wanted if plan.pattern.single else plan.pattern.nearest(mask.shape, wanted)
         total, left = int(count.sum()) if isinstance(count, Tensor) else count, int(torch.count_nonzero(mask))
         if total > left and not plan.request.rising:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Online, Pattern, Schedule
-from prunewald.model.slices import Slice
+from prunewald.model.slices import Slices
 from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
@@ -49,7 +49,7 @@ class PrunerView:
     pattern: Pattern = fixed("_choices.pattern", "Which weights go together.")
     schedule: Schedule | None = fixed("_choices.schedule", "When the Pruner prunes by itself.")
     model: nn.Module = fixed("_subject.model", "What is pruned, without torch.compile or DDP around it.")
-    slices: Sequence[Slice] = fixed("_subject.slices", "The targets: parameters, or slices of them.")
+    slices: Slices = fixed("_subject.slices", "The targets: parameters, or slices of them.")
     zeros: Zeros = fixed("_subject.zeros", "What holds the masks.")
     optimizers: Sequence[Optimizer] = fixed("_stepping.optimizers", "Those whose steps are watched.")
 

@@ -5,8 +5,8 @@ from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 from torch import Tensor, nn
 
+from prunewald.model.layouts import survey
 from prunewald.model.modules import plain
-from prunewald.model.targets import find_slices
 from prunewald.pruning.report import Report
 from prunewald.storage import container, index, report_json
 from prunewald.storage.codes.streams import Codec
@@ -130,10 +130,7 @@ def _weights(model: nn.Module) -> set[str]:
     """The names of the parameters that a Pruner would take for its targets."""
     if any(nn.parameter.is_lazy(param) for param in model.parameters()):
         return set()  # refused later, with a better reason
-    try:
-        return {target.param for target in find_slices(model, None, None)}
-    except ValueError:
-        return set()
+    return set(survey(model).weights)
 
 
 def _require(path: FilePath, model: nn.Module, differences: list[str]) -> None:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from prunewald.core.base import Allocation, Criterion
-from prunewald.core.patterns import Element
+from prunewald.core.patterns import Element, by_layout
 from prunewald.core.ranking import Count, Ranked, Scores, as_rows
 from prunewald.core.weights import NotYet
+from prunewald.model.layouts import Layout
 from prunewald.model.masking import check_masks
 from prunewald.model.optimizers import as_list, forget_history_
 from prunewald.model.targets import Target
@@ -178,7 +179,7 @@ class Surgery(Pruner):
             limits = self.threshold if isinstance(self.threshold, Mapping) else dict.fromkeys(scores, self.threshold)
             return {name: (torch.tensor(limit, dtype=torch.float64), None) for name, limit in limits.items()}
         counts = keep_counts(self.scope, scores, self.level)
-        return {name: _lowest(scores[name], count) for name, count in counts.items()}
+        return {name: _lowest(scores[name], count, scores.layouts.get(name)) for name, count in counts.items()}
 
     # ---- resume --------------------------------------------------------------------------------------------------
 
@@ -225,12 +226,15 @@ def _unscored(ranked: Ranked) -> Tensor:
     return zero if ranked.dead is None else zero | (ranked.dead & (ranked.score < 0))
 
 
-def _lowest(ranked: Ranked, count: Count) -> tuple[Tensor, Tensor]:
+def _lowest(ranked: Ranked, count: Count, layout: Layout | None) -> tuple[Tensor, Tensor]:
     """The lowest score that is kept, of each row where the count is by row; and the mask of what is kept."""
-    keep = Element()(ranked, count)
+    keep = Element()(ranked, count) if layout is None else by_layout(Element(), layout)(ranked, count)
     kept = torch.where(keep, ranked.score, torch.inf)
-    by_row = as_rows(kept).amin(1).reshape(-1, *[1] * (kept.dim() - 1))
-    return by_row if isinstance(count, Tensor) else by_row.amin(), keep
+    if not isinstance(count, Tensor):
+        return kept.amin(), keep
+    turned = kept if layout is None else layout.swap(kept)
+    by_row = as_rows(turned).amin(1).reshape(-1, *[1] * (kept.dim() - 1))
+    return by_row if layout is None else layout.swap(by_row.expand_as(turned)), keep
 
 
 def _check_levels(sparsity: Sparsity | None, threshold: float | Mapping[str, float] | None) -> None:
