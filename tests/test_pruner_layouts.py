@@ -43,7 +43,8 @@ def outputs(layer: nn.Module) -> Tensor:
     """By output channel, whether any input reaches it."""
     with torch.no_grad():
         x = torch.randn(64, 8, 5, 5) if isinstance(layer, nn.ConvTranspose2d) else torch.randn(64, 8)
-        return (layer(x) != 0).movedim(1, 0).flatten(1).any(1)
+        reached: Tensor = (layer(x) != 0).movedim(1, 0).flatten(1).any(1)
+    return reached
 
 
 # ---- filters and rows ----------------------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ def test_sigma_of_a_stack_is_computed_once():
 def starved() -> nn.Module:
     model = Mixture(Experts(), TopKRouter())
     with torch.no_grad():
-        model.experts.down_proj[2].mul_(1e-6)
+        model.get_parameter("experts.down_proj")[2].mul_(1e-6)
     return model
 
 

@@ -116,7 +116,12 @@ def test_killed_after_any_epoch(recipe, how, tmp_path, monkeypatch):
 
 def test_a_second_training_goes_on_within_itself(tmp_path, monkeypatch):
     first = many(None)
-    options = {"start": first, "first_epoch": EPOCHS, "epochs": 3}
+    options = {
+        "start": first,
+        "first_epoch": EPOCHS,
+        "epochs": 3,
+        "how": "vmap",
+    }  # which of the two is no matter of speed
     whole = many(None, **options)
     killed_after(2, monkeypatch, tmp_path, **options)
     assert same(many(tmp_path, **options), whole)

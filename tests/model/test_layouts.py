@@ -18,7 +18,7 @@ def _table(monkeypatch):
 
 def holding(cls: str = "Net", **shapes: tuple[int, ...]) -> nn.Module:
     """A module of a class so named, whose parameters have these shapes."""
-    module = type(cls, (nn.Module,), {})()
+    module: nn.Module = type(cls, (nn.Module,), {})()
     for name, shape in shapes.items():
         module.register_parameter(name, nn.Parameter(torch.ones(shape)))
     return module

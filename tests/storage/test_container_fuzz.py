@@ -135,7 +135,7 @@ def attempt(contents: Contents) -> dict[str, Tensor] | None:
     try:
         with blaming("f"):
             entries, _ = read_index(contents)
-            check_size(contents, sum(entry.nbytes for entry in entries), LIMIT)
+            check_size(contents.size, sum(entry.nbytes for entry in entries), LIMIT)
             return unpack(entries, contents.tensors)
     except PackedFileError:
         return None

@@ -1,7 +1,6 @@
 """Sigma of every replica, from an estimator that watched the stacked weights of all of them."""
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
@@ -46,7 +45,9 @@ def _of_replica(
     groups = [{**optimizer.param_groups[0], "params": list(own.values())}]
     # An estimator looks the optimizer's state up by the parameter that it is given.
     kept = {own[name]: _row(optimizer.state.get(param, {}), r) for name, param in params.items()}
-    as_one = SimpleNamespace(state=kept, param_groups=groups)
+    # What a state means depends on the optimizer's class, so the one of a row is of that class too; it never steps.
+    as_one = object.__new__(type(optimizer))
+    vars(as_one).update(state=kept, param_groups=groups)
     return of_model(estimator, _row(state, r), own, _row(alive, r), as_one)
 
 
