@@ -14,6 +14,7 @@ import prunewald as pw
 # A layer imports only from itself and from those before it.
 LAYERS = (
     "util",
+    "distributed",
     "statistics",
     "model",
     "core",

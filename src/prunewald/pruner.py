@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
+from prunewald.distributed import in_group, refuse_sharded
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain
 from prunewald.model.optimizers import as_list, owned, step_taken
@@ -64,6 +65,8 @@ class Pruner(PrunerView):
         slices = find_slices(inside, targets, ignore)
         named = dict(inside.named_parameters())
         self._params: dict[str, Tensor] = {part.param: named[part.param] for part in slices}
+        if in_group():
+            refuse_sharded(self._params)
         optimizers = as_list(optimizer)
         self._owners = owned(self._params, optimizers)
         self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule)

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Criterion, State, Statistic, Weights
 from prunewald.core.weights import WeightStats
+from prunewald.distributed import summed
 from prunewald.model.inputs import LAYERS, squares_met
 from prunewald.util.registry import criterion
 
@@ -23,8 +24,8 @@ class InputNorm(Statistic):
     Once a pass in training mode was seen, only such count: what is merely evaluated then has no say in the pruning.
     Without training, as in a calibration after it, all passes count.
 
-    One float32 an input feature (and a kernel position); one a weight for a grouped convolution. Each rank of a
-    distributed training sees its own inputs.
+    One float32 an input feature (and a kernel position); one a weight for a grouped convolution. In a
+    distributed training the inputs of all ranks count.
     """
 
     def init(self, weights: Weights) -> State:
@@ -51,6 +52,10 @@ class InputNorm(Statistic):
         """The norm of the inputs."""
         squares: Tensor | None = state["squares"].get(name)
         return None if squares is None else squares.sqrt()
+
+    def merged(self, value: Tensor) -> Tensor:
+        """The norm of the inputs of all processes, so that each of them prunes alike."""
+        return summed(value.square()).sqrt()
 
 
 def _own_weight(module: nn.Module) -> Tensor | None:

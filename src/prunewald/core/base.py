@@ -51,6 +51,10 @@ class Statistic(Running):
     def value(self, state: State, name: str) -> Tensor | None:
         """The statistic of one parameter; None before there is any."""
 
+    def merged(self, value: Tensor) -> Tensor:
+        """The same over all processes that train together, where each of them has seen other data."""
+        return value
+
 
 class Estimate(NamedTuple):
     """Sigma of one parameter, and where a weight is dead, since no gradient reached it (None: unknown)."""

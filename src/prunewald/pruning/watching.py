@@ -107,7 +107,7 @@ class Watcher:
     def _values(self, statistic: Statistic) -> dict[str, Tensor]:
         """What the criterion's statistic has gathered, by parameter."""
         found = {name: statistic.value(self._statistics[at], name) for name, at in self._at.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: statistic.merged(value) for name, value in found.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
         """All states, as they are and not as copies."""
