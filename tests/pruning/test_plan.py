@@ -202,3 +202,12 @@ def test_a_name_that_is_no_target_is_repeated_with_those_that_are(key):
         by_slice(pruner.model, pruner.slices, {key: 4}, "size")
     for words in (repr(key), "0.weight", "2.weight[0]"):
         assert words in str(caught.value)
+
+
+def test_a_name_goes_before_a_glob():
+    pruner = trained_pruner()
+    report = pruner.prune({"*": 0.75, "2": 0.25}, dry_run=True)
+    assert [round(row.sparsity, 2) for row in report.rows] == [0.75, 0.25, 0.75]
+    assert pruner.prune({"2": 0.25, "*": 0.75}, dry_run=True) == report
+    with pytest.raises(ValueError, match="a second time"):
+        pruner.prune({"*": 0.75, "2*": 0.25})

@@ -216,18 +216,25 @@ def by_slice(
 ) -> dict[str, float]:
     """A dict by the names of slices, from one by the names of slices, parameters or modules, or by globs.
 
-    `what` its values are is said in errors.
+    A key without wildcards goes before a glob: {"*": 0.9, "fc2": 0.5} is 0.9 for all but one. `what` its values are is
+    said in errors.
     """
     names = {part.name for part in slices}
     result: dict[str, float] = {}
-    for key, value in given.items():
+    globbed: set[str] = set()
+    for key, value in sorted(given.items(), key=lambda item: not _is_glob(item[0])):
         meant = match(model, key)
         whole = {part.param for part in meant if part.index is None}
         spelled = {key, *(part.name for part in meant)}
         hit = {part.name for part in slices if part.name in spelled or part.param in whole}
         if not hit:
             raise ValueError(f"{what} for {key!r}: no target of that name; the targets are {sorted(names)}")
-        if twice := hit & result.keys():
+        if twice := hit & (result.keys() if _is_glob(key) else result.keys() - globbed):
             raise ValueError(f"{what} for {key!r} names {sorted(twice)} a second time")
+        globbed = globbed | hit if _is_glob(key) else globbed - hit
         result |= dict.fromkeys(hit, value)
     return result
+
+
+def _is_glob(key: str) -> bool:
+    return any(sign in key for sign in "*?")
