@@ -37,9 +37,11 @@ from torch import Tensor, nn
 
 from prunewald.model.layouts import Layout, is_norm_or_lookup, survey
 from prunewald.model.slices import Index, Slice, Slices
+from prunewald.util.text import some
 
 Target: TypeAlias = str | type[nn.Module] | nn.Module | nn.Parameter | tuple[str, Index]
 
+_SHOWN = 8  # so many parameters are listed in an error
 _SLICED = re.compile(r"^(?P<name>.+)\[(?P<index>[-\d:,\s]+)\]$")
 
 
@@ -71,7 +73,7 @@ def find_slices(
     if not kept:
         raise ValueError(
             f"nothing to prune: targets={targets!r} and ignore={ignore!r} leave no parameter of "
-            f"{type(model).__name__}; name what you mean in targets=...; its parameters are {_some(params)}"
+            f"{type(model).__name__}; name what you mean in targets=...; its parameters are {some(params, _SHOWN)}"
         )
     if derived := [part.param for part in kept if part.param in known.derived]:
         raise ValueError(f"{derived[0]!r} cannot be pruned: {known.derived[derived[0]]}, or set ignore={derived[0]!r}")
@@ -132,7 +134,7 @@ def _match_all(model: nn.Module, targets: list[Target], role: str) -> list[Slice
         if not parts:
             raise ValueError(
                 f"{role} {target!r} matches no parameter of {type(model).__name__}; "
-                f"its parameters are {_some(dict(model.named_parameters()))}"
+                f"its parameters are {some(dict(model.named_parameters()), _SHOWN)}"
             )
         for part in parts:
             name = _free_name(part, found)
@@ -210,7 +212,7 @@ def _spells(pattern: str, name: str) -> bool:
 
 def _sliced(names: Mapping[str, str], name: str, index: Index) -> Slice:
     if name not in names:
-        raise ValueError(f"target {(name, index)!r}: there is no parameter {name!r}; there are {_some(names)}")
+        raise ValueError(f"target {(name, index)!r}: there is no parameter {name!r}; there are {some(names, _SHOWN)}")
     return Slice(f"{names[name]}[{_spell(index)}]", names[name], index)
 
 
@@ -274,8 +276,3 @@ def _check_overlap(parts: list[Slice], params: Mapping[str, Tensor]) -> None:
             if part.take(seen).any():
                 raise ValueError(f"{part.name!r} overlaps with another target: {[p.name for p in several]}")
             part.put_(seen, torch.tensor(True, device=seen.device))
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:8]) + (f", ... ({len(listed)} in all)" if len(listed) > 8 else "")

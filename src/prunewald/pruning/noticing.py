@@ -1,6 +1,6 @@
 """Noticing what is written to pruned weights behind the Pruner's back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.util.notices import warn
+from prunewald.util.text import some
 
+_SHOWN = 3  # so many parameters are named in a warning
 _LOADED = (
     "the state_dict that was loaded has weights where {} is pruned: they were set to zero again; "
     "pruner.reset() before loading gives them back"
@@ -66,9 +68,14 @@ class Guard:
                 model.register_load_state_dict_post_hook(ModelHook(self._after_load)),
             ]
 
-    def look(self) -> None:
-        """Look at every pruned weight, set to zero what is not, and say so."""
-        self._mend([name for name in self.zeros.alive if self.zeros.revived(name)])
+    def look(self, names: Iterable[str] | None = None) -> None:
+        """Look at the pruned weights of these parameters, or of all; set to zero what is not, and say so."""
+        revived = [name for name in (self.zeros.alive if names is None else names) if self.zeros.revived(name)]
+        if revived:
+            with torch.no_grad():
+                for name in revived:
+                    self.zeros.hold_(name)
+            warn(_WRITTEN.format(some(map(repr, revived), _SHOWN)))
 
     @torch.no_grad()
     def put_back_(self) -> None:
@@ -81,7 +88,7 @@ class Guard:
         """The model is used with what was loaded: where that was denser than the masks, say so."""
         if self.loaded:
             names, self.loaded = list(self.loaded), {}
-            warn(_LOADED.format(_some(names)))
+            warn(_LOADED.format(some(map(repr, names), _SHOWN)))
 
     def release(self) -> None:
         """Look no more."""
@@ -93,10 +100,7 @@ class Guard:
     def _before_forward(self, module: nn.Module, args: Any) -> None:
         self.settle()
         first, self.trained = self.trained and not module.training, module.training
-        if first:
-            self.look()
-        else:
-            self._mend([name for name in self.zeros.touched() if self.zeros.revived(name)])
+        self.look(None if first else self.zeros.touched())
 
     def _before_state_dict(self, module: nn.Module, prefix: str, keep_vars: bool) -> None:
         self.settle()
@@ -112,14 +116,3 @@ class Guard:
                 if self.zeros.revived(name):
                     self.loaded[name] = self.zeros.params[name].detach().clone()
                     self.zeros.hold_(name)
-
-    def _mend(self, names: list[str]) -> None:
-        if names:
-            with torch.no_grad():
-                for name in names:
-                    self.zeros.hold_(name)
-            warn(_WRITTEN.format(_some(names)))
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")

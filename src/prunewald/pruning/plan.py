@@ -15,6 +15,7 @@ from prunewald.model.targets import match
 from prunewald.uncertainty.second_moment import SecondMoment
 from prunewald.util.arguments import real, share
 from prunewald.util.registry import make
+from prunewald.util.text import some
 
 Sparsity: TypeAlias = float | Mapping[str, float]
 SigmaSource: TypeAlias = Online | Mapping[str, Tensor] | str  # what a caller may give for an uncertainty
@@ -163,7 +164,7 @@ def resolve(
     A criterion and a sigma that nobody chose are found here. The report names both, and where neither was chosen a
     note says how they were found.
     """
-    request = request.checked(choices.pattern)
+    source, request = sigma_source(choices), request.checked(choices.pattern)
     criterion, sigma, notes = choices.criterion, choices.uncertainty, []
     tests = request.alpha is not None or request.fdr is not None
     stepping = stepped_by(params, optimizers)
@@ -180,7 +181,7 @@ def resolve(
     if stepping and (idle := [name for name, p in params.items() if p.requires_grad and name not in stepping]):
         notes.append(f"stepped by no optimizer of this Pruner: {', '.join(idle)}; give it those that step them too")
     needed = sigma is not None if criterion.uses_sigma is None else criterion.uses_sigma
-    sigma = (sigma or _SECOND_MOMENT) if needed else None
+    sigma = source if needed else None
     if tests and sigma is not None:
         notes += sigma.caveats()
     if slices.left_out:
@@ -192,7 +193,7 @@ def resolve(
 
 
 def _left_out(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN]) + (f", ... ({len(names)} in all)" if len(names) > _SHOWN else "")
+    shown = some(names, _SHOWN)
     return f"left out, since by default only the weights of layers are pruned: {shown}; targets=... reaches them"
 
 

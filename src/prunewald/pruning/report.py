@@ -8,7 +8,7 @@ from typing import Any
 
 from prunewald.util.notices import warn
 from prunewald.util.tables import html_table, text_table
-from prunewald.util.text import printable
+from prunewald.util.text import printable, some
 
 _HEAD = ("layer", "shape", "weights", "kept", "sparsity", "threshold", "dead", "rank corr. ABS", "overlap ABS")
 _NAMED = 6  # so many of what was emptied are named in a warning
@@ -122,9 +122,8 @@ class Report:
 def warn_emptied(report: Report, before: Collection[str]) -> None:
     """Warn of what lost its last weight; what was empty `before` has been said."""
     if fresh := [name for name in report.emptied if name not in before]:
-        more = f", ... ({len(fresh)} in all)" if len(fresh) > _NAMED else ""
         warn(
-            f"{', '.join(fresh[:_NAMED])}{more} lost all weights, and pass nothing on: prune less, with scope='layer', "
+            f"{some(fresh, _NAMED)} lost all weights, and pass nothing on: prune less, with scope='layer', "
             "or ignore=... them"
         )
 

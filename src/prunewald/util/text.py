@@ -1,4 +1,6 @@
-"""Text that came from a file and goes to a terminal."""
+"""Text for a terminal: what came from a file, and long lists of names."""
+
+from collections.abc import Iterable
 
 
 def printable(text: str, longest: int | None = None) -> str:
@@ -16,3 +18,13 @@ def printable(text: str, longest: int | None = None) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def some(names: Iterable[str], most: int) -> str:
+    """The first names of a list, and how many there are where these are not all.
+
+    >>> some(["a", "b", "c"], most=2)
+    'a, b, ... (3 in all)'
+    """
+    listed = list(names)
+    return ", ".join(listed[:most]) + (f", ... ({len(listed)} in all)" if len(listed) > most else "")
