@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prunewald.core.allocation import ERK, LAMP, Global, Layer, Row, apportion, lamp, layer_count
-from prunewald.core.ranking import KnownScores, Ranked
+from prunewald.core.allocation import ERK, Layer, Row, apportion, layer_count
 from tests.core.helpers import Unscored
 
 shapes = st.lists(
@@ -106,100 +105,3 @@ def test_largest_remainders_would_give_back():
 
     assert [largest_remainders(total)["c"] for total in (10, 11)] == [2, 1]
     assert apportion(shares, sizes, 10)["c"] <= apportion(shares, sizes, 11)["c"]
-
-
-# ---- lamp --------------------------------------------------------------------------------------------------------
-
-
-def lamp_by_hand(scores: list[float]) -> list[float]:
-    """W[u]² / sum of W[v]² over v >= u, with W in ascending order."""
-    order = sorted(scores)
-    return [w * w / math.fsum(v * v for v in order[u:]) for u, w in enumerate(order)]
-
-
-def counts_by_hand(tensors: dict[str, Ranked], keep: int) -> dict[str, int]:
-    """Positive scores by LAMP, then by score; below them the others, by score, then by |w|."""
-    order = []
-    for i, (name, t) in enumerate(tensors.items()):
-        positive = sorted(s for s in t.score.tolist() if s > 0)
-        order += [(1, value, s, i, name) for value, s in zip(lamp_by_hand(positive), positive, strict=True)]
-        pairs = zip(t.score.tolist(), t.weight.tolist(), strict=True)
-        order += [(0, s, abs(w), i, name) for s, w in pairs if s <= 0]
-    kept = [name for *_, name in sorted(order)[len(order) - keep :]]
-    return {name: kept.count(name) for name in tensors}
-
-
-@st.composite
-def layers(draw, values):
-    dtype = draw(dtypes)
-    sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=4))
-    tables = [draw(st.lists(values, min_size=n, max_size=n)) for n in sizes]
-    return {
-        str(i): Ranked(torch.tensor(t, dtype=dtype), torch.tensor(t, dtype=dtype).abs()) for i, t in enumerate(tables)
-    }
-
-
-@given(layers(st.floats(0.0, 100.0, width=32, allow_subnormal=False)), shares)
-def test_lamp_with_magnitude_is_the_papers(tensors, sparsity):
-    scores = KnownScores(tensors)
-    counts = LAMP()(scores, sparsity)
-    total = sum(scores.sizes.values())
-    assert sum(counts.values()) == layer_count(total, sparsity)
-    for t in tensors.values():
-        expected = lamp_by_hand([w for w in t.score.tolist() if w > 0])
-        assert torch.allclose(lamp(t).score, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=0)
-
-
-@given(layers(st.sampled_from([0.5, 1.0, 2.0, 4.0, -1.0, -2.0])), shares)
-def test_lamp_counts_are_the_head_of_the_common_order(tensors, sparsity):
-    total = sum(t.score.numel() for t in tensors.values())
-    assert LAMP()(KnownScores(tensors), sparsity) == counts_by_hand(tensors, layer_count(total, sparsity))
-
-
-@given(layers(st.sampled_from([0.0, -0.0, 0.5, 1.0, 1.5, 3e38, math.inf, -1.0, -3e38, -math.inf])), shares, shares)
-def test_lamp_never_gives_back_at_a_higher_sparsity(tensors, one, other):
-    scores = KnownScores(tensors)
-    more, fewer = LAMP()(scores, min(one, other)), LAMP()(scores, max(one, other))
-    assert all(fewer[name] <= more[name] for name in tensors)
-
-
-@given(
-    st.lists(st.sampled_from([0.0, 0.5, 1.0, 1e-30, 1e30, math.inf, -1.0, -math.inf]), min_size=1, max_size=20), dtypes
-)
-def test_lamp_scores_ascend_and_are_numbers(values, dtype):
-    score = torch.tensor(values, dtype=dtype)
-    found = lamp(Ranked(score, score.abs().clamp(max=1.0))).score
-    assert len(found) == sum(value > 0 for value in values)
-    assert not found.isnan().any()
-    assert (found.diff() >= 0).all()
-    assert (found[-1:] == 1.0).all()
-
-
-def test_lamp_by_hand():
-    big, small = torch.tensor([[30.0, 40.0], [0.0, 10.0]]), torch.tensor([0.3, 0.3])
-    tensors = {"big": Ranked(big, big), "small": Ranked(small, small)}
-    assert lamp(tensors["big"]).score.tolist() == pytest.approx([100 / 2600, 900 / 2500, 1.0])
-    assert lamp(tensors["small"]).score.tolist() == pytest.approx([0.5, 1.0])
-    assert LAMP()(KnownScores(tensors), 0.5) == {"big": 1, "small": 2}
-    assert LAMP()(KnownScores(tensors), 0.1) == {"big": 3, "small": 2}  # a zero goes first
-    assert Global()(KnownScores(tensors), 0.5) == {"big": 3, "small": 0}
-
-
-def test_lamp_tells_the_weights_of_a_large_tensor_apart():
-    """In float32 a sum of ones stands still at 2^24, and 1 / n and 1 / (n + 1) become one number long before."""
-    n = 1 << 20
-    found = lamp(Ranked(torch.ones(n), torch.ones(n))).score
-    assert torch.equal(found, 1 / torch.arange(n, 0, -1, dtype=torch.float64))
-    assert (found.diff() > 0).all()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_lamp_is_the_same_on_every_device():
-    score = torch.randint(-4, 5, (3, 1 << 14), generator=torch.Generator().manual_seed(0)).float() * 0.5
-    tensors = {str(i): Ranked(row * 2**i, row.abs()) for i, row in enumerate(score)}
-    moved = {name: Ranked(t.score.cuda(), t.weight.cuda()) for name, t in tensors.items()}
-    for sparsity in (0.1, 0.5, 0.9, 0.999):
-        counts = LAMP()(KnownScores(moved), sparsity)
-        assert counts == LAMP()(KnownScores(tensors), sparsity)
-        assert sum(counts.values()) == layer_count(score.numel(), sparsity)

@@ -9,11 +9,8 @@ from prunewald.core.patterns import Element
 from prunewald.core.ranking import (
     KnownScores,
     Ranked,
-    Sketch,
     _radix,
-    bracket,
     counts_below,
-    counts_below_sorted,
     in_order,
     kth_smallest,
     smallest,
@@ -191,26 +188,3 @@ def test_by_magnitude_keeps_what_is_pruned_below():
     given_ = Ranked(torch.zeros(4), torch.tensor([3.0, -2.0, 0.0, 1.0]), torch.zeros(4, dtype=torch.bool))
     assert given_.by_magnitude(None).score.tolist() == [3.0, 2.0, 0.0, 1.0]
     assert given_.by_magnitude(torch.tensor([False, True, True, True])).score.argsort().tolist() == [0, 2, 3, 1]
-
-
-sorted_lists = st.lists(st.sampled_from([-np.inf, -1.0, 0.0, 0.25, 0.5, 1.0, 2.0, np.inf]), max_size=30).map(sorted)
-
-
-@given(st.lists(sorted_lists, min_size=1, max_size=4).filter(any), st.integers(1, 9), st.data())
-def test_sketches_bracket_the_cut(lists, step, data):
-    sketches = [Sketch.of(torch.tensor(values, dtype=torch.float64), step) for values in lists]
-    together = [value for values in lists for value in values]
-    count = data.draw(st.integers(1, len(together)))
-    low, high = bracket(sketches, count)
-    assert sum(value < low for value in together) <= count <= sum(value <= high for value in together)
-    if step == 1:  # all is known, and the cut is at one value
-        assert high == sorted(together)[count - 1] <= low
-
-
-@given(st.lists(sorted_lists, min_size=1, max_size=4).filter(any), st.integers(1, 9), st.data())
-def test_counts_over_sorted_tensors_are_counts(lists, step, data):
-    tensors = {str(i): Ranked(*2 * [torch.tensor(v, dtype=torch.float64)]) for i, v in enumerate(lists)}
-    sketches = {name: Sketch.of(t.score, step) for name, t in tensors.items()}
-    scores = KnownScores(tensors)
-    count = data.draw(st.integers(1, sum(map(len, lists))))
-    assert counts_below_sorted(sketches, tensors.__getitem__, count) == counts_below(scores, count)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import prunewald as pw
+from prunewald.core.allocation import LAMP
 from prunewald.core.base import Criterion
 from prunewald.pruning import scoring
 from prunewald.pruning.plan import Request
@@ -74,7 +75,7 @@ def test_weights_are_there_without_scoring():
     assert not criterion.calls
 
 
-@pytest.mark.parametrize("scope", ["global", "lamp"])
+@pytest.mark.parametrize("scope", ["global", LAMP(of="score")])
 def test_scores_that_are_too_many_to_keep_give_the_same_masks(scope, monkeypatch):
     masks, calls = [], []
     for kept in (scoring._KEPT, 0):

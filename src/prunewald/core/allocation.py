@@ -3,14 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from prunewald.core.base import Allocation
-from prunewald.core.ranking import Ranked, Scores, Sketch, ascending, counts_below, counts_below_sorted
+from prunewald.core.lamp import lamp_pruned
+from prunewald.core.ranking import Scores, counts_below
+from prunewald.util.arguments import one_of
 from prunewald.util.registry import allocation
+from prunewald.util.tensors import accumulator
 
 
 def layer_count(size: int, sparsity: float) -> int:
@@ -59,21 +63,26 @@ class Global(Allocation):
 @allocation("lamp")
 @dataclass(frozen=True)
 class LAMP(Allocation):
-    """One order over all tensors, by the share of each score in what is left of its tensor.  Lee et al. (2021).
+    """One order over all tensors, by the share of each weight in what is left of its tensor.  Lee et al. (2021).
 
-    With the criterion Magnitude this is the paper's LAMP; here the score of any criterion stands for |w|.
+    The counts are those of the magnitudes: w² over the sum of the squares from it upwards. Which weights of a tensor
+    stay is the criterion's to say. With `of="score"` the criterion's own scores stand for |w| in the counts too: a
+    heavy tail of scores then empties their tensor.
     """
+
+    of: str = "magnitude"
+
+    def __post_init__(self) -> None:
+        one_of("of", self.of, ("magnitude", "score"))
 
     def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
         """How many weights of each tensor the common order keeps."""
         total = sum(scores.sizes.values())
-        gone = total - layer_count(total, sparsity)
-        sketches = {name: Sketch.of(lamp(scores[name]).score) for name in scores}
-        others = {name: size - sketches[name].size for name, size in scores.sizes.items()}
-        if gone <= sum(others.values()):
+        values = {name: partial(_sizes if self.of == "magnitude" else _scores, scores, name) for name in scores}
+        pruned = lamp_pruned(values, total - layer_count(total, sparsity))
+        if pruned is None:
             return _in_common(scores, sparsity)
-        pruned = counts_below_sorted(sketches, lambda name: lamp(scores[name]), gone - sum(others.values()))
-        return {name: sketch.size - pruned[name] for name, sketch in sketches.items()}
+        return {name: size - pruned[name] for name, size in scores.sizes.items()}
 
 
 @allocation("erk")
@@ -90,18 +99,13 @@ class ERK(Allocation):
         return apportion({name: max(sum(shape), 1) for name, shape in scores.shapes.items()}, scores.sizes, total)
 
 
-def lamp(ranked: Ranked) -> Ranked:
-    """The LAMP scores of a tensor: each score² over the sum of the squares from it upwards; ties by the score itself.
+def _sizes(scores: Scores, name: str) -> Tensor:
+    weight = scores.weight(name)
+    return weight.to(accumulator(weight)).abs()
 
-    They come in ascending order, and only of scores above zero: the others rank below, in their own order.
-    """
-    score = ranked.score.reshape(-1)
-    found = ascending(score[score > 0]).double()  # in float32 the sums over a large tensor would stand still
-    top = found[-1:]
-    # Relative to the highest, so that no square overflows; beside infinite scores all others are nothing.
-    square = torch.where(top.isinf(), (found == top).double(), found / top).square_()
-    value = square / square.flip(0).cumsum(0).flip(0)
-    return Ranked(value.cummax(0).values, found)  # sums made in parallel may be out of order in the last digit
+
+def _scores(scores: Scores, name: str) -> Tensor:
+    return scores[name].score.clamp(min=0)
 
 
 def apportion(shares: Mapping[str, int], sizes: Mapping[str, int], total: int) -> dict[str, int]:

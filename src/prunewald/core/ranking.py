@@ -7,7 +7,6 @@ which there are many, are taken a chunk at a time, and sorted where that does no
 
 import math
 from abc import abstractmethod
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -19,7 +18,6 @@ from prunewald.util.tensors import pieces
 
 _DIGIT = 16
 FEW = 1 << 12  # below this, counting 2^16 digits costs more than it saves
-_STEP = 1 << 10  # one of so many is kept in a sketch
 _SORTED = 1 << 22  # so many weights are sorted at once
 _INTS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -201,54 +199,6 @@ def counts_below(scores: Scores, count: int) -> dict[str, int]:
         chosen, taken = below(cut, ranked, taken)
         result[name] = int(torch.count_nonzero(chosen))
     return result
-
-
-class Sketch(NamedTuple):
-    """A sample of an ascending tensor: some of its values, always the first and the last, and their places in it."""
-
-    values: Tensor
-    places: Tensor
-    size: int
-
-    @classmethod
-    def of(cls, values: Tensor, step: int = _STEP) -> "Sketch":
-        """Take one of every `step` values of an ascending tensor, and its last."""
-        size = values.numel()
-        places = torch.arange(0, size - 1 + step, step).clamp(max=size - 1) if size else torch.arange(0)
-        return cls(values[places.to(values.device)].cpu(), places, size)
-
-    def most_below(self, value: float) -> int:
-        """An upper bound on how many entries of the tensor are below a value."""
-        known = int(torch.searchsorted(self.values, value))
-        return int(self.places[known]) if known < len(self.places) else self.size
-
-    def least_upto(self, value: float) -> int:
-        """A lower bound on how many entries of the tensor do not exceed a value."""
-        known = int(torch.searchsorted(self.values, value, right=True))
-        return int(self.places[known - 1]) + 1 if known else 0
-
-
-def bracket(sketches: Sequence[Sketch], count: int) -> tuple[float, float]:
-    """Two values: all that is below the first is among the `count` first of all, nothing above the second is."""
-    known = torch.cat([sketch.values for sketch in sketches]).sort().values.tolist()
-    low = bisect_right(known, count, key=lambda value: sum(s.most_below(value) for s in sketches)) - 1
-    high = bisect_left(known, count, key=lambda value: sum(s.least_upto(value) for s in sketches))
-    return known[low], known[high]
-
-
-def counts_below_sorted(sketches: Mapping[str, Sketch], values: Callable[[str], Ranked], count: int) -> dict[str, int]:
-    """`counts_below` for tensors in ascending order: each is computed once more, and read only between two bounds."""
-    low, high = bracket(list(sketches.values()), count)
-    sure: dict[str, int] = {}
-    doubtful: dict[str, Ranked] = {}
-    for name in sketches:
-        score, weight, _ = values(name)
-        ends = torch.tensor([low, high], dtype=score.dtype, device=score.device)
-        start, stop = int(torch.searchsorted(score, ends[0])), int(torch.searchsorted(score, ends[1], right=True))
-        sure[name] = start
-        doubtful[name] = Ranked(score[start:stop].clone(), weight[start:stop].clone())
-    more = counts_below(KnownScores(doubtful), count - sum(sure.values()))
-    return {name: sure[name] + more[name] for name in sketches}
 
 
 def find_cut(tensors: Callable[[], Iterable[Ranked]], count: int) -> Cut:
