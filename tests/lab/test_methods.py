@@ -13,12 +13,16 @@ def test_spelling_is_one_for_one_method() -> None:
     assert parse("pseudo:0.0001:formula") == parse("pseudo:1e-4:formula")
     assert parse("moment:1.0:inverted:permuted").text == "moment:1:permuted:inverted"
     assert parse("every:0.010").text == "every:0.01"
+    for text in ("abs@lamp", "moment:1@lamp-score", "random@erk", "pseudo:0:permuted@global"):
+        assert parse(text).text == text
+    assert parse("abs@layer") == parse("abs")  # the paper's, and what a row without a word has
     assert float(parse("pseudo:0.12345678901").text.split(":")[1]) == 0.12345678901
 
 
 def test_labels() -> None:
     assert parse("abs").label == "ABS"
     assert parse("pseudo:0.0001:formula").label == "M&U pseudo bootstrap λ*=1e-4, formula"
+    assert parse("moment:1@lamp").label == "M&U second moment λ*=1 @lamp"
     assert parse("bootstrap-same:10").label == "M&U bootstrap, same start λ*=10"
     assert [parse(f"bootstrap{kind}:1").start for kind in ("", "-same", "-warm")] == ["independent", "same", "warm"]
 
@@ -35,6 +39,10 @@ def test_labels() -> None:
         ("pseudo:nan", "lambda* must be at least 0"),
         ("pseudo:1:upside", "unknown mark 'upside'; known: formula, permuted, inverted"),
         ("moment:1:formula", "leave out formula"),
+        ("abs@most", "unknown allocation 'most'; known: layer, lamp, erk, global, lamp-score"),
+        ("abs@", "unknown allocation ''"),
+        ("dense@lamp", "leave out @lamp"),
+        ("moment:1@global", "scaled layer by layer"),
     ],
 )
 def test_bad_rows_are_named(text: str, message: str) -> None:
@@ -56,6 +64,19 @@ def test_rows_of_an_experiment() -> None:
     for text in ("every:1", "bootstrap:1", "bootstrap-warm:1"):
         with pytest.raises(SettingsError, match=f"row '{text}' in an iterative run.*give pseudo or moment"):
             rows(text, iterative=True)
+
+
+def test_counts_are_the_allocations() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 5))
+    sigma = {name: torch.rand_like(p) for name, p in model.named_parameters() if p.dim() > 1}
+    for scope in ("lamp", "erk"):
+        counts = []
+        for row in (f"abs@{scope}", f"moment:1@{scope}"):
+            masks, _ = choose(parse(row), model, 0.9, 0, sigma, None)
+            counts.append({name: int(mask.sum()) for name, mask in masks.items()})
+        report = pw.Pruner(model, criterion="magnitude", scope=scope).prune(0.9, dry_run=True)
+        assert counts[0] == counts[1] == {row.name: row.kept for row in report.rows}
 
 
 class Net(nn.Module):

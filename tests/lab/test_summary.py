@@ -161,3 +161,26 @@ def test_figure_has_every_row_but_the_sanity_rows(experiment: str, tmp_path: Pat
     assert {color for label, color in colors.items() if "pseudo" in label and "formula" in label} == {"tab:orange"}
     assert len(set(colors.values())) == len(plain)
     write(drawn, tmp_path / "figure.png")
+
+
+def test_a_row_is_compared_with_abs_of_the_same_allocation() -> None:
+    records = some(("dense", "abs", "moment:1", "abs@lamp", "moment:1@lamp", "moment:1@erk"), levels=(0.9,))
+    found = {line.row: line for line in summary.lines(records)}
+    value = {(r.row, r.seed): 100 * r.retrained for r in records}
+
+    def mean(row: str, other: str) -> float:
+        return statistics.fmean(value[row, seed] - value[other, seed] for seed in range(5))
+
+    for row, other in (
+        ("moment:1", "abs"),
+        ("moment:1@lamp", "abs@lamp"),
+        ("abs@lamp", "abs"),
+        ("moment:1@erk", "abs"),
+    ):
+        gain = found[row].gain
+        assert gain is not None
+        assert gain.mean == pytest.approx(mean(row, other))
+    assert found["abs"].gain is None
+    text = summary.table(list(found.values()))
+    assert "@: how many each layer keeps" in text
+    assert "@: how many" not in summary.table([line for row, line in found.items() if "@" not in row])

@@ -5,7 +5,8 @@ A spelling names a row of the table, a flag of the command line and a folder of 
 `abs`, `random`, `dense` (nothing pruned, the same extra epochs), or `SIGMA:LAMBDA` with SIGMA one of `pseudo` (the last
 B steps), `every` (B steps over the whole training), `moment`, `bootstrap` (independent initialisations),
 `bootstrap-same`, `bootstrap-warm`; then, each after a colon, `formula` (the paper's, dead weights by the formula),
-`permuted` (sigma shuffled among each layer's surviving weights) or `inverted` (the lowest scores are kept).
+`permuted` (sigma shuffled among each layer's surviving weights) or `inverted` (the lowest scores are kept). Last, after
+an @, how many each layer keeps, if it is not the same share of each: `moment:1@lamp`, `abs@erk`.
 """
 
 from collections.abc import Mapping
@@ -16,13 +17,17 @@ import torch
 from torch import Tensor, nn
 
 import prunewald as pw
-from prunewald.core.base import Criterion
+from prunewald.core.allocation import LAMP
+from prunewald.core.base import Allocation, Criterion
 from prunewald.lab.settings import Settings, SettingsError
 
 REFERENCE, CONTROL = "abs", "dense"
 SIGMAS = ("pseudo", "every", "moment", "bootstrap", "bootstrap-same", "bootstrap-warm")
 _EACH_ROUND = ("pseudo", "moment")  # what a retraining collects, so that an iterative run can estimate anew
 _MARKS = ("formula", "permuted", "inverted")
+EACH_ALIKE = "layer"  # the scope of the paper, which a spelling leaves out
+_SCOPES: dict[str, Allocation | str] = {"layer": "layer", "lamp": "lamp", "erk": "erk", "global": "global"}
+_SCOPES |= {"lamp-score": LAMP(of="score")}
 _NAMES = {
     "abs": "ABS",
     "random": "random",
@@ -43,22 +48,26 @@ class Method:
     sigma: str  # one of SIGMAS; or abs, random, dense, which have none
     lam: float = 0.0
     marks: frozenset[str] = frozenset()  # some of formula, permuted, inverted
+    scope: str = EACH_ALIKE  # one of _SCOPES
 
     @property
     def text(self) -> str:
         """The short spelling, the same for the same method."""
-        if self.sigma not in SIGMAS:
-            return self.sigma
-        return ":".join([self.sigma, _short(self.lam), *(mark for mark in _MARKS if mark in self.marks)])
+        lam = [_short(self.lam)] if self.sigma in SIGMAS else []
+        own = ":".join([self.sigma, *lam, *(mark for mark in _MARKS if mark in self.marks)])
+        return own if self.scope == EACH_ALIKE else f"{own}@{self.scope}"
 
     @property
     def label(self) -> str:
         """The name in a table or a figure."""
-        name = _NAMES[self.sigma]
-        if self.sigma not in SIGMAS:
-            return name
-        marks = [mark for mark in _MARKS if mark in self.marks]
-        return ", ".join([f"{name} λ*={_short(self.lam)}", *marks])
+        name = _NAMES[self.sigma] + (f" λ*={_short(self.lam)}" if self.sigma in SIGMAS else "")
+        own = ", ".join([name, *(mark for mark in _MARKS if mark in self.marks)])
+        return own if self.scope == EACH_ALIKE else f"{own} @{self.scope}"
+
+    @property
+    def reference(self) -> str:
+        """The spelling of ABS with the same allocation, which this method is compared with."""
+        return Method(REFERENCE, scope=self.scope).text
 
     @property
     def bootstraps(self) -> bool:
@@ -94,12 +103,18 @@ class Inverted(Criterion):
 
 def parse(text: str) -> Method:
     """The method that a spelling means; an unknown one is a SettingsError."""
-    head, *rest = text.split(":")
+    own, at, scope = text.partition("@")
+    scope = _scope(text, scope) if at else EACH_ALIKE
+    head, *rest = own.split(":")
+    if head == CONTROL and at:
+        raise SettingsError(f"row {text!r}: nothing of it is pruned, leave out @{scope}")
     if head in (REFERENCE, CONTROL, "random") and not rest:
-        return Method(head)
+        return Method(head, scope=scope)
     if head not in SIGMAS or not rest:
         known = ", ".join((REFERENCE, "random", CONTROL, *(f"{sigma}:LAMBDA" for sigma in SIGMAS)))
-        raise SettingsError(f"unknown row {text!r}; known: {known}; then :{', :'.join(_MARKS)}")
+        raise SettingsError(
+            f"unknown row {text!r}; known: {known}; then :{', :'.join(_MARKS)}; then @{'|'.join(_SCOPES)}"
+        )
     try:
         lam = float(rest[0])
     except ValueError:
@@ -110,7 +125,17 @@ def parse(text: str) -> Method:
         raise SettingsError(f"row {text!r}: unknown mark {sorted(unknown)[0]!r}; known: {', '.join(_MARKS)}")
     if head == "moment" and "formula" in rest[1:]:
         raise SettingsError(f"row {text!r}: leave out formula, since this sigma is infinite where no gradient came")
-    return Method(head, lam, frozenset(rest[1:]))
+    if scope == "global" and head == "moment":
+        raise SettingsError(
+            f"row {text!r}: this sigma is scaled layer by layer, so one order over all compares nothing"
+        )
+    return Method(head, lam, frozenset(rest[1:]), scope)
+
+
+def _scope(text: str, scope: str) -> str:
+    if scope not in _SCOPES:
+        raise SettingsError(f"row {text!r}: unknown allocation {scope!r}; known: {', '.join(_SCOPES)}")
+    return scope
 
 
 def methods_of(settings: Settings) -> list[Method]:
@@ -129,7 +154,11 @@ def methods_of(settings: Settings) -> list[Method]:
 
 def choose(method: Method, model: nn.Module, level: float, seed: int, sigma: Mapping[str, Tensor], alive: Any) -> Any:
     """The masks of one network pruned to a level, and the report. `alive`: the masks of an earlier round, or None."""
-    given: dict[str, Any] = {"targets": [nn.Linear], "criterion": method.criterion(seed)}
+    given: dict[str, Any] = {
+        "targets": [nn.Linear],
+        "criterion": method.criterion(seed),
+        "scope": _SCOPES[method.scope],
+    }
     if method.sigma in SIGMAS:
         given["uncertainty"] = _permuted(sigma, seed, alive) if "permuted" in method.marks else dict(sigma)
     pruner = pw.Pruner(model, **given)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from prunewald.figures import Marks, accuracy_drop
-from prunewald.lab.methods import CONTROL, REFERENCE, SIGMAS, parse
+from prunewald.lab.methods import CONTROL, EACH_ALIKE, REFERENCE, SIGMAS, parse
 from prunewald.lab.records import Record
 from prunewald.statistics import Difference, holm, paired
 from prunewald.util.tables import text_table
@@ -55,9 +55,10 @@ def lines(records: Iterable[Record]) -> list[Line]:
 
 
 def _line(table: dict[tuple[str, float], dict[int, Record]], row: str, level: float) -> Line:
-    own, reference = table[row, level], table.get((REFERENCE, level), {})
-    seeds = sorted(own.keys() & reference.keys()) if row != REFERENCE else []
-    compared = row not in (REFERENCE, CONTROL) and len(seeds) > 1
+    own, versus = table[row, level], _reference(table, row, level)
+    reference = table.get((versus, level), {})
+    seeds = sorted(own.keys() & reference.keys()) if row != versus else []
+    compared = row not in (versus, CONTROL) and len(seeds) > 1
     records = [own[seed] for seed in sorted(own)]
     frozen = [record.frozen for record in records if record.frozen is not None]
     return Line(
@@ -77,6 +78,12 @@ def _line(table: dict[tuple[str, float], dict[int, Record]], row: str, level: fl
         compression=statistics.fmean(record.compression for record in records),
         speedup=statistics.fmean(record.speedup for record in records),
     )
+
+
+def _reference(table: dict[tuple[str, float], dict[int, Record]], row: str, level: float) -> str:
+    """What a row is compared with: ABS with the same allocation, or plain ABS where that was not run or is the row."""
+    own = parse(row).reference
+    return own if own != row and (own, level) in table else REFERENCE
 
 
 def _adjusted(found: Sequence[Line]) -> list[Line]:
@@ -103,6 +110,7 @@ def wins(found: Sequence[Line]) -> dict[str, tuple[int, int]]:
 
 _HEAD = ["pruned", "row", "n", "at once", "over ABS", "retrained", "over dense", "over ABS", "p Holm", "overlap"]
 _HEAD += ["frozen", "smaller", "faster"]
+_ALLOCATED = "@: how many each layer keeps; over ABS with the same @, and such an ABS over that of each layer alike"
 
 
 def table(found: Sequence[Line]) -> str:
@@ -115,6 +123,7 @@ def table(found: Sequence[Line]) -> str:
             "",
             "accuracies in %, differences in points with 95 % intervals; * p < 0.05, Holm over the row's levels",
             "overlap: of the mask with ABS's; frozen: share of the kept weights that no gradient reached",
+            *([_ALLOCATED] if _shared_out(found) else []),
             *(["n differs: a row is compared with ABS on the networks that have both"] if fewer else []),
         ]
     )
@@ -221,8 +230,12 @@ def _sanity(row: str) -> bool:
 def _order(row: str) -> tuple[Any, ...]:
     """The control, ABS, the paper's rows, the others, the sanity rows."""
     kind = parse(row)
-    first = (row != CONTROL, row != REFERENCE, _sanity(row), "formula" not in kind.marks)
-    return *first, [*SIGMAS, kind.sigma].index(kind.sigma), kind.lam, row
+    first = (row != CONTROL, kind.scope != EACH_ALIKE, kind.scope, kind.sigma != REFERENCE, _sanity(row))
+    return *first, "formula" not in kind.marks, [*SIGMAS, kind.sigma].index(kind.sigma), kind.lam, row
+
+
+def _shared_out(found: Sequence[Line]) -> bool:
+    return any(parse(line.row).scope != EACH_ALIKE for line in found)
 
 
 def _paired(pairs: Sequence[tuple[float, float]]) -> Difference:
