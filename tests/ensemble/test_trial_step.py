@@ -1,5 +1,6 @@
 """What a trial finds out: models that cannot be vectorised, summed losses, memory."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -66,6 +67,14 @@ def test_a_bias_before_batch_norm_can_be_vectorised(dtype, scale):
         return scale * F.cross_entropy(output, target)
 
     assert trial_step.cannot_vmap(job_of(partial(norm_net, dtype), dtype, loss=loss)) == ""
+
+
+def test_a_convolution_of_images_before_batch_norm_can_be_vectorised():
+    def make():
+        return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(7200, 10))
+
+    x, y = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 10
+    assert trial_step.cannot_vmap(replace(job_of(make), x=x, y=y, batch_size=64)) == ""
 
 
 def test_the_weights_of_a_loss_follow_to_another_precision():
