@@ -48,3 +48,19 @@ def test_repeated_seeds_have_the_same_order():
 def test_a_seed_that_is_none_is_named(seed):
     with pytest.raises(ValueError, match=f"seed={seed}.*from 0 to"):
         draws.seed_key([3, seed], draws.ORDER)
+
+
+def test_arrays_and_tensors_draw_the_same_bits():
+    key, shape = draws.seed_key([2**40 + 5], draws.NOISE)[0], torch.Size([7, 100])
+    step = torch.tensor(2**31 - 1, dtype=torch.int32)
+    one, other = draws.chain(key, step, 3), draws.chain(key.numpy(), step.numpy(), 3)
+    assert one.tolist() == other.tolist()
+    assert draws.bits(one, 1000).tolist() == draws.bits(other, 1000).tolist()
+    for p in (0.0, 0.3, 0.99):
+        assert torch.equal(draws.keep(one, shape, p), draws.keep(other, shape, p))
+
+
+def test_draws_stay_as_they_were():
+    key = draws.chain(draws.seed_key([3], draws.NOISE)[0], 5)
+    assert key.tolist() == [-1890948007, 965671985]
+    assert draws.bits(key, 4).tolist() == [1188620967, 1772084172, -1232169384, -1148451209]

@@ -203,10 +203,8 @@ def test_what_cannot_be_told_from_others_is_refused(tmp_path):
 @pytest.mark.parametrize("how", ["vmap", "loop"])
 def test_it_goes_on_in_the_way_it_was_begun(how, tmp_path, monkeypatch):
     killed_after(2, monkeypatch, tmp_path, how=how)
-    for name in ("cannot_vmap", "loop_is_faster"):
-        monkeypatch.setattr(
-            f"prunewald.ensemble.trial_step.{name}", lambda *given: "as a clock may say" * (how == "vmap")
-        )
+    for name in ("trial_step.cannot_vmap", "race.loop_is_faster"):
+        monkeypatch.setattr(f"prunewald.ensemble.{name}", lambda *given: "as a clock may say" * (how == "vmap"))
     assert same(many(tmp_path), many(None, how=how))
 
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from prunewald.ensemble import SGD, AdamW, train_many
+from prunewald.ensemble import SGD, AdamW, race, train_many
 from prunewald.model.optimizers import mean_square_gradient
 from tests.ensemble.helpers import RECIPES, SEEDS, close, data, dropping, many, plain, same, sequences
 
@@ -41,6 +41,25 @@ def test_masks_hold_and_agree(recipe, how):
             close(result.params[name][r], param.detach())
             if name in own:
                 assert (result.params[name][r][~own[name]] == 0).all()
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
+def test_a_convolution_with_bias_and_batch_norm_is_vectorised(dtype, rtol, monkeypatch):
+    def make():
+        norm = nn.Conv1d(2, 3, 3), nn.BatchNorm1d(3)
+        return nn.Sequential(*norm, nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)).to(dtype)
+
+    monkeypatch.setattr(race, "loop_is_faster", lambda job, chunk: "")
+    x, y = sequences()
+    common = {"seeds": [1, 2, 3], "epochs": 5, "batch_size": 20, "optimizer": SGD(lr=0.1), "progress": False}
+    result, alone = (train_many(make, x.to(dtype), y, how=how, **common) for how in ("auto", "loop"))
+    assert result.how == "vmap"
+    for name, tensor in result.state.items():
+        torch.testing.assert_close(tensor, alone.state[name], rtol=rtol, atol=rtol / 100)
+    for r in range(3):
+        outputs = [each.module(r).eval()(x.to(dtype)) for each in (result, alone)]
+        torch.testing.assert_close(*outputs, rtol=rtol, atol=rtol / 10)
+    assert (result.buffers["1.num_batches_tracked"] == 15).all()
 
 
 def test_batch_norm_is_vectorised_with_its_statistics():

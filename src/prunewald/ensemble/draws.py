@@ -2,17 +2,20 @@
 
 Torch's generators give noise that depends on how many replicas share a tensor. A hash of seed, purpose, step and
 position does not: it is the same on every device, in every chunk, in any order. Integers wrap, so it is exact.
+The same lines compute it on numpy's arrays of int32, which for one small model on a CPU take a third of the time.
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from prunewald.util.arguments import whole
 
-Word: TypeAlias = Tensor | int
+Words = TypeVar("Words", Tensor, NDArray[np.int32])
 
 SAMPLE, ORDER, NOISE, OTHER = 0x243F6A88, 0x05A308D3, 0x13198A2E, 0x03707344  # what a stream is for; digits of pi
 _MULTIPLY = (0x7FEB352D, 0x846CA68B - (1 << 32))  # the multipliers of lowbias32
@@ -28,19 +31,26 @@ def seed_key(seeds: Sequence[int], purpose: int, device: torch.device | str = "c
     return chain(start, both[..., 0], both[..., 1])
 
 
-def chain(key: Tensor, *words: Word) -> Tensor:
+def chain(key: Words, *words: Any) -> Words:
     """Hash words into a key, one after the other."""
     for word in words:
         key = _mix(key ^ word, 0)
     return key
 
 
-def bits(key: Tensor, size: int) -> Tensor:
+def bits(key: Words, size: int) -> Words:
     """Uniform 32-bit integers (signed), (..., size), from a key of two words, (..., 2)."""
-    return _mix(torch.arange(size, dtype=torch.int32, device=key.device) + key[..., :1], key[..., 1:])
+    return _mix(counted(size, key) + key[..., :1], key[..., 1:])
 
 
-def _mix(x: Tensor, key: Word) -> Tensor:
+def counted(size: int, like: Words) -> Words:
+    """The numbers from 0 to before `size`, of the kind and on the device of other words."""
+    if isinstance(like, np.ndarray):
+        return np.arange(size, dtype=np.int32)
+    return torch.arange(size, dtype=torch.int32, device=like.device)
+
+
+def _mix(x: Words, key: Any) -> Words:
     """Chris Wellons' lowbias32, a hash of 32 bits, with a key mixed in between its two rounds."""
     # A right shift of a signed integer copies its sign, which is masked away.
     x = (x ^ ((x >> 16) & 0xFFFF)) * _MULTIPLY[0]
@@ -70,6 +80,7 @@ def bootstrap(seeds: Sequence[int], size: int, device: torch.device | str = "cpu
     return (drawn * size) >> 32
 
 
-def keep(key: Tensor, shape: torch.Size, p: float) -> Tensor:
+def keep(key: Words, shape: torch.Size, p: float) -> Tensor:
     """Which elements dropout keeps: True with probability 1 - p, independently."""
-    return (bits(key, shape.numel()) >= round(p * (1 << 32)) - (1 << 31)).view(shape)
+    kept = bits(key, shape.numel()) >= round(p * (1 << 32)) - (1 << 31)
+    return torch.as_tensor(kept).view(shape)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from prunewald.ensemble import trial_step
+from prunewald.ensemble import race, trial_step
 from prunewald.ensemble.chunks import in_chunks, memory
 from prunewald.ensemble.job import How, Job
 from prunewald.ensemble.loop_trainer import LoopTrainer
@@ -54,5 +54,5 @@ def _way(job: Job, how: How, chunk: int | None) -> tuple[str, int]:
     if chunk is None:
         chunk = max(1, min(len(job.seeds), memory(job.device) // trial_step.footprint(job)))
     if how == "auto" and job.device.type == "cpu":
-        return trial_step.loop_is_faster(job, min(len(job.seeds), chunk, 8)), chunk
+        return race.loop_is_faster(job, min(len(job.seeds), chunk, 8)), chunk
     return "", chunk

@@ -32,6 +32,8 @@ class LoopTrainer(Trainer):
         params: TensorDict = {name: param for name, param in model.named_parameters() if param.requires_grad}
         alive = {name: mask[0].to(job.device) for name, mask in job.masks.items() if name in params}
         super().__init__(job, model, params, alive, carry.unstacked(job.optimizer_state), fast=False)
+        words = self.key[0], self.count  # the arrays share the memory of the tensors, so that they count along
+        self.words = tuple(word.numpy() for word in words) if job.device.type == "cpu" else words
 
     def untrained(self) -> TensorDict:
         """Buffers and fixed parameters, asked for anew: a model may put another tensor in the place of a buffer."""
@@ -39,7 +41,7 @@ class LoopTrainer(Trainer):
 
     def forward(self, rows: Tensor) -> Tensor:
         """The loss of the replica on its rows of the data, (1,)."""
-        with Swap(self.key[0], self.count, fast=False, noise=self.noise):
+        with Swap(self.words[0], self.words[1], fast=False, noise=self.noise):
             loss = self.job.loss(self.model(self.x[rows[0]]), self.y[rows[0]])
         if loss.numel() != 1:
             raise ValueError(f"loss gives {tuple(loss.shape)}: must be one number for a batch, its mean or its sum")

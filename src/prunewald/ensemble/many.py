@@ -88,7 +88,7 @@ def train_many(
     Where and how it runs (`RunOptions`):
 
     - `how`: "vmap" trains the replicas together, "loop" one after the other; "auto" finds out by a trial whether vmap
-      is possible and, on a CPU, whether it is faster.
+      is possible and, on a CPU, whether the plain loop is faster by more than a tenth.
     - `chunk`: how many replicas are trained at once; None: as many as fit into memory.
     - `device`: where to train; None: where `x` is.
     - `progress`: whether to show a progress bar; or a function, which is told how many replicas have finished an epoch.

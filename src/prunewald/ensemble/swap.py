@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from prunewald.ensemble import layers
-from prunewald.ensemble.draws import chain, keep
+from prunewald.ensemble.draws import chain, counted, keep
 
 _CALLS = 64  # the keys for this many dropouts are drawn in one go
 # How many dimensions a batch has, (N, C, ...): torch takes any other input as one sample, (C, ...), but in dropout2d
@@ -24,14 +24,15 @@ _FAST: dict[Callable[..., Any], Callable[..., Any]] = {
 class Swap(TorchFunctionMode):
     """While this is active, dropout draws its noise from a replica's `key` and `step`, or with noise=False has none.
 
-    With `fast`, small convolutions and poolings are computed by the kernels of `prunewald.ensemble.kernels`.
+    Key and step are tensors, or for a single model on a CPU numpy's arrays, which draw the same in less time. With
+    `fast`, small convolutions and poolings are computed by the kernels of `prunewald.ensemble.kernels`.
     """
 
-    def __init__(self, key: Tensor, step: Tensor, fast: bool, noise: bool = True) -> None:
+    def __init__(self, key: Any, step: Any, fast: bool, noise: bool = True) -> None:
         super().__init__()
         self.key, self.step, self.fast, self.noise = key, step, fast, noise
         self.calls = 0
-        self.drawn: list[Tensor] = []
+        self.drawn: Any = ()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -50,11 +51,11 @@ class Swap(TorchFunctionMode):
         scale = keep(self._next_key(), _drawn(func, input.shape), p).to(input.dtype) * (0.0 if p == 1 else 1 / (1 - p))
         return input.mul_(scale) if inplace else input * scale
 
-    def _next_key(self) -> Tensor:
+    def _next_key(self) -> Any:
         block, at = divmod(self.calls, _CALLS)
         if at == 0:
-            calls = torch.arange(_CALLS, dtype=torch.int32, device=self.key.device) + block * _CALLS
-            self.drawn = list(chain(chain(self.key, self.step), calls[:, None]).unbind(0))
+            calls = counted(_CALLS, self.key) + block * _CALLS
+            self.drawn = chain(chain(self.key, self.step), calls[:, None])
         self.calls += 1
         return self.drawn[at]
 
