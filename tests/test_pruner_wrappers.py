@@ -9,7 +9,7 @@ from torch import nn
 
 import prunewald as pw
 from tests.training import assert_zeros, one_step, sgd, train, wide
-from tests.transcriptions import AcceleratedOptimizer, LightningOptimizer, Lookahead, Unhooked
+from tests.transcriptions import AcceleratedOptimizer, LightningOptimizer, Unhooked
 
 WRAPPERS = {
     "Accelerate": AcceleratedOptimizer,
@@ -64,22 +64,6 @@ def test_what_has_no_step_hooks_is_refused_by_name_with_what_to_give():
         name = type(given[0] if isinstance(given, list) else given).__name__
         with pytest.raises(TypeError, match=rf"{name}.*inside it.*apply_\(\)"):
             pw.Pruner(model, given)
-
-
-def test_around_what_writes_weights_itself_apply_holds_the_zeros_as_the_error_says():
-    model = wide()
-    inside = torch.optim.Adam(model.parameters(), lr=1e-3)
-    optimizer = Lookahead(inside)
-    with pytest.raises(TypeError, match=r"Lookahead.*inside it.*apply_\(\)"):
-        pw.Pruner(model, optimizer)
-    pruner = pw.Pruner(model, inside)
-    train(model, optimizer, 3)
-    pruner.prune(0.8)
-    for step in range(4):
-        one_step(model, optimizer, step)
-        pruner.apply_()
-        assert_zeros(model, pruner.masks)
-    assert pruner.steps == 7
 
 
 # ---- models ------------------------------------------------------------------------------------------------------

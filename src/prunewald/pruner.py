@@ -12,7 +12,7 @@ from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
 from prunewald.distributed import in_group, refuse_sharded
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain
-from prunewald.model.optimizers import as_list, owned, step_taken
+from prunewald.model.optimizers import as_given, owned, step_taken
 from prunewald.model.targets import Target, find_slices
 from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
@@ -67,7 +67,7 @@ class Pruner(PrunerView):
         self._params: dict[str, Tensor] = {part.param: named[part.param] for part in slices}
         if in_group():
             refuse_sharded(self._params)
-        optimizers = as_list(optimizer)
+        outer, optimizers, kept = as_given(optimizer)
         self._owners = owned(self._params, optimizers)
         self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule)
         self._choices.check(slices, self._params)
@@ -77,8 +77,8 @@ class Pruner(PrunerView):
         claim(self, self._params)
         zeros = Zeros(self._params)
         self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched)
-        self._stepping = Stepping(optimizers, self._owners, self._after_step)
-        self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping, Guard(inside, zeros))
+        self._stepping = Stepping(optimizers, self._owners, self._after_step, kept)
+        self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping, Guard(inside, zeros, outer))
         planned = self._choices.schedule
         self._gradual = None if planned is None else Gradual(planned, self._subject, self._plan)
 
@@ -105,7 +105,8 @@ class Pruner(PrunerView):
         masks, report = self.choose(sparsity, threshold=threshold, alpha=alpha, fdr=fdr, uncertainty=uncertainty)
         if dry_run:
             return replace(report, dry_run=True)
-        self._subject.hold(masks)
+        if notes := self._subject.hold(masks):
+            report = replace(report, notes=[*report.notes, *notes])
         self._watcher.restart()
         before, self.report = self.report, report
         if any(not row.kept for row in report.rows):

@@ -1,6 +1,6 @@
 """Noticing what is written to pruned weights behind the Pruner's back."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +18,12 @@ _LOADED = (
     "pruner.reset() before loading gives them back"
 )
 _WRITTEN = (
-    "pruned weights of {} were written to outside of the optimizer steps that the Pruner sees (by an averaged copy, "
-    "`.data`, or an optimizer it was not given): they were set to zero again"
+    "pruned weights of {} were written to outside of the steps that this Pruner sees ({}): "
+    "they were set to zero again, and will be without a further word"
+)
+_BY = "by {} outside of step(), an averaged copy, `.data`, or an optimizer that Pruner(model, optimizer) was not given"
+_NO_OPTIMIZER = (
+    "it was given no optimizer: give the one that steps, as Pruner(model, optimizer), or call apply_() after each step"
 )
 
 
@@ -53,6 +57,8 @@ class Guard:
 
     model: nn.Module
     zeros: Zeros
+    optimizers: Sequence[Any] = ()  # as the caller gave them
+    said: bool = False  # whether it was said that something else writes to pruned weights
     trained: bool = True  # whether there may have been a step since the last look in eval mode
     handles: list[Any] = field(default_factory=list)
     loaded: dict[str, Tensor] = field(default_factory=dict)  # what load_state_dict wrote to pruned weights, until a use
@@ -69,13 +75,16 @@ class Guard:
             ]
 
     def look(self, names: Iterable[str] | None = None) -> None:
-        """Look at the pruned weights of these parameters, or of all; set to zero what is not, and say so."""
+        """Look at the pruned weights of these parameters, or of all; set to zero what is not, and say so once."""
         revived = [name for name in (self.zeros.alive if names is None else names) if self.zeros.revived(name)]
         if revived:
             with torch.no_grad():
                 for name in revived:
                     self.zeros.hold_(name)
-            warn(_WRITTEN.format(some(map(repr, revived), _SHOWN)))
+            if not self.said:
+                self.said = True
+                kinds = some(dict.fromkeys(type(one).__name__ for one in self.optimizers), _SHOWN)
+                warn(_WRITTEN.format(some(map(repr, revived), _SHOWN), _BY.format(kinds) if kinds else _NO_OPTIMIZER))
 
     @torch.no_grad()
     def put_back_(self) -> None:
@@ -92,7 +101,7 @@ class Guard:
 
     def release(self) -> None:
         """Look no more."""
-        self.loaded = {}
+        self.loaded, self.said = {}, False
         for handle in self.handles:
             handle.remove()
         self.handles = []
