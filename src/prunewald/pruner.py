@@ -25,6 +25,7 @@ from prunewald.pruning.resuming import check_saved
 from prunewald.pruning.stepping import Stepping
 from prunewald.pruning.subject import Subject
 from prunewald.pruning.view import PrunerView
+from prunewald.pruning.waiting import Waiting
 from prunewald.pruning.watching import Watcher
 from prunewald.util.files import FilePath
 
@@ -67,7 +68,7 @@ class Pruner(PrunerView):
         self._params: dict[str, Tensor] = {part.param: named[part.param] for part in slices}
         if in_group():
             refuse_sharded(self._params)
-        outer, optimizers, kept = as_given(optimizer)
+        names, optimizers, kept, evaluations = as_given(optimizer)
         self._owners = owned(self._params, optimizers)
         self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule)
         self._choices.check(slices, self._params)
@@ -78,9 +79,12 @@ class Pruner(PrunerView):
         zeros = Zeros(self._params)
         self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched)
         self._stepping = Stepping(optimizers, self._owners, self._after_step, kept)
-        self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping, Guard(inside, zeros, outer))
+        guard = Guard(inside, zeros, names, Waiting(evaluations))
+        self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping, guard)
         planned = self._choices.schedule
         self._gradual = None if planned is None else Gradual(planned, self._subject, self._plan)
+        if planned is not None:
+            guard.wait()
 
     # ---- pruning -------------------------------------------------------------------------------------------------
 
@@ -171,12 +175,13 @@ class Pruner(PrunerView):
         self._subject.zeros.settle_(self._params)
         for holding in self.holdings:
             holding.settle_(self._params)
+        self._subject.guard.waiting.stepped()
         if self._subject.zeros.attached and not self.optimizers:
             self._watcher.update_(0, None)
             self._advance_(None)
 
     def _after_step(self, at: int, optimizer: Optimizer) -> None:
-        self._subject.guard.settle()
+        self._subject.guard.stepped()
         self._subject.zeros.settle_(self._owners[at])
         self._watcher.update_(at, optimizer)
         if optimizer is self.optimizers[-1]:

@@ -307,10 +307,11 @@ def test_of_a_wrapper_that_steps_otherwise_the_innermost_is_watched_and_every_st
     sam, ahead, slow = SAM(model.parameters(), torch.optim.SGD, lr=0.1), Lookahead(one), SlowLookahead(one)
     assert layers(one) == [one]
     assert layers(sam) == [sam, sam.base_optimizer]
-    assert as_given(sam) == ([sam], [sam.base_optimizer], [sam.base_optimizer, sam])
-    assert as_given([ahead, one]) == ([ahead, one], [one], [one, ahead])
-    assert as_given(slow) == ([slow], [one], [one])
+    assert as_given(sam) == (["SAM"], [sam.base_optimizer], [sam.base_optimizer, sam], 0)
+    assert as_given([ahead, one]) == (["Lookahead", "SGD"], [one], [one, ahead], 0)
+    assert as_given(slow) == (["SlowLookahead"], [one], [one], 0)
     assert as_given(iter([AcceleratedOptimizer(one)])).kept[0].state is one.state
+    assert as_given(torch.optim.LBFGS(model.parameters(), max_eval=7)).evaluations == 7
 
 
 @pytest.mark.parametrize("key", ["z", "slow_param", "slow_params", "slow_buffer", "lookahead_slow_buff", "old_p"])

@@ -221,9 +221,10 @@ def _innermost(found: Sequence[Any]) -> Optimizer | None:
 class Given(NamedTuple):
     """What a caller gave as optimizers."""
 
-    outer: list[Any]  # as they are
+    names: list[str]  # of their kinds, as they were given
     optimizers: list[Optimizer]  # those inside whose steps can be watched, each once
     kept: list[Any]  # of all layers, one for each state that is kept
+    evaluations: int  # how many training passes one step may take, where it says so, as LBFGS does
 
 
 def as_list(given: object) -> list[Optimizer]:
@@ -234,7 +235,7 @@ def as_list(given: object) -> list[Optimizer]:
 def as_given(given: object) -> Given:
     """One optimizer, several, or none: what can be watched of them, and what keeps state."""
     if given is None:
-        return Given([], [], [])
+        return Given([], [], [], 0)
     single = isinstance(given, Optimizer) or hasattr(given, "optimizer") or not isinstance(given, Iterable)
     several: list[Any] = [given] if single else list(cast(Iterable[object], given))
     every = [layers(one) for one in several]
@@ -252,7 +253,10 @@ def as_given(given: object) -> Given:
         )
     stateful = (one for chain in every for one in reversed(chain) if isinstance(getattr(one, "state", None), Mapping))
     kept = {id(one.state): one for one in stateful}
-    return Given(several, list({id(one): one for one in found if one is not None}.values()), list(kept.values()))
+    watched = {id(one): one for one in found if one is not None}
+    passes = [group.get("max_eval") or 0 for one in watched.values() for group in one.param_groups]
+    names = [type(one).__name__ for one in several]
+    return Given(names, list(watched.values()), list(kept.values()), max(passes, default=0))
 
 
 def owned(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list[list[str]]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.pruning.holding.zeros import Zeros
+from prunewald.pruning.waiting import Waiting
 from prunewald.util.notices import warn
 from prunewald.util.text import some
 
@@ -57,7 +58,8 @@ class Guard:
 
     model: nn.Module
     zeros: Zeros
-    optimizers: Sequence[Any] = ()  # as the caller gave them
+    optimizers: Sequence[str] = ()  # the names of their kinds, as the caller gave them
+    waiting: Waiting = field(default_factory=Waiting)
     said: bool = False  # whether it was said that something else writes to pruned weights
     trained: bool = True  # whether there may have been a step since the last look in eval mode
     handles: list[Any] = field(default_factory=list)
@@ -74,6 +76,11 @@ class Guard:
                 model.register_load_state_dict_post_hook(ModelHook(self._after_load)),
             ]
 
+    def wait(self) -> None:
+        """Begin at once, since a schedule waits for steps."""
+        self.waiting.scheduled = True
+        self.watch()
+
     def look(self, names: Iterable[str] | None = None) -> None:
         """Look at the pruned weights of these parameters, or of all; set to zero what is not, and say so once."""
         revived = [name for name in (self.zeros.alive if names is None else names) if self.zeros.revived(name)]
@@ -83,7 +90,7 @@ class Guard:
                     self.zeros.hold_(name)
             if not self.said:
                 self.said = True
-                kinds = some(dict.fromkeys(type(one).__name__ for one in self.optimizers), _SHOWN)
+                kinds = some(dict.fromkeys(self.optimizers), _SHOWN)
                 warn(_WRITTEN.format(some(map(repr, revived), _SHOWN), _BY.format(kinds) if kinds else _NO_OPTIMIZER))
 
     @torch.no_grad()
@@ -99,6 +106,11 @@ class Guard:
             names, self.loaded = list(self.loaded), {}
             warn(_LOADED.format(some(map(repr, names), _SHOWN)))
 
+    def stepped(self) -> None:
+        """There was a step of an optimizer that is watched."""
+        self.settle()
+        self.waiting.stepped()
+
     def release(self) -> None:
         """Look no more."""
         self.loaded, self.said = {}, False
@@ -110,6 +122,8 @@ class Guard:
         self.settle()
         first, self.trained = self.trained and not module.training, module.training
         self.look(None if first else self.zeros.touched())
+        if module.training and torch.is_grad_enabled():
+            self.waiting.passed(self.zeros.params, self.optimizers)
 
     def _before_state_dict(self, module: nn.Module, prefix: str, keep_vars: bool) -> None:
         self.settle()
