@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from prunewald.model.modules import plain
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.waiting import Waiting
 from prunewald.util.notices import warn
@@ -130,7 +131,7 @@ class Guard:
         self.look()
 
     def _after_load(self, module: nn.Module, keys: Any) -> None:
-        present: Mapping[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+        present: Mapping[str, Tensor] = dict(plain(self.model).named_parameters(remove_duplicate=False))
         for name, param in self.zeros.params.items():
             if present.get(name, param) is not param:
                 self.zeros.rebind_(name, present[name])

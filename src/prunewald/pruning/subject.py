@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from prunewald.core.base import Estimate, Online
 from prunewald.core.weights import Weight
+from prunewald.model.modules import plain
 from prunewald.model.optimizers import forget_, forget_history_
 from prunewald.model.slices import Slice
 from prunewald.pruning.describing import describe
@@ -113,6 +114,8 @@ class Subject:
         if not self.zeros.attached:
             raise ValueError(_DETACHED)
         present = dict(self.model.named_parameters())
+        if not present.keys() >= self.zeros.params.keys():  # a layer was compiled since
+            present = dict(plain(self.model).named_parameters())
         return weigh(self.zeros, present, all_alive=self._compete()), self.watcher.read(sigma)
 
     def _candidates(self, plan: Plan, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
