@@ -138,10 +138,15 @@ def adapters(model):
     return [param for name, param in model.named_parameters() if "lora_" in name]
 
 
-def test_a_model_with_adapters_has_the_names_of_the_plain_one(tmp_path):
+def really_adapted(model, targets):
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=targets))
+
+
+@pytest.mark.parametrize("adapted", [get_peft_model, really_adapted], ids=["transcribed", "peft"])
+def test_a_model_with_adapters_has_the_names_of_the_plain_one(adapted, tmp_path):
     """As far as it is the plain one: adapters are modules of the layer that they adapt."""
-    base = wide()
-    model = get_peft_model(base, ["0", "4"])
+    model = adapted(wide(), ["0", "4"])
     optimizer = torch.optim.Adam(adapters(model), lr=1e-2)
     pruner = pw.Pruner(model, optimizer, criterion="magnitude", targets=["0.weight", "2", "4.weight"])
     report = pruner.prune(0.8)
@@ -152,7 +157,7 @@ def test_a_model_with_adapters_has_the_names_of_the_plain_one(tmp_path):
     assert {"0.weight", "2.weight", "0.lora_A.default.weight"} <= set(pw.load(tmp_path / "adapted.pw"))
     with pytest.raises(ValueError, match="lora_A"):
         pw.load(tmp_path / "adapted.pw", into=wide(1))
-    again = get_peft_model(wide(1), ["0", "4"])
+    again = adapted(wide(1), ["0", "4"])
     pw.load(tmp_path / "adapted.pw", into=again)
     torch.testing.assert_close(again(batch(0)[0]), model(batch(0)[0]))
     unloaded = model.base_model.unload()

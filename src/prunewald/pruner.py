@@ -22,7 +22,7 @@ from prunewald.pruning.owning import claim, leave
 from prunewald.pruning.plan import Choices, Plan, Request, SigmaSource, Sparsity, online, resolve
 from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved
-from prunewald.pruning.stepping import Stepping
+from prunewald.pruning.stepping import Stepping, after_backward
 from prunewald.pruning.subject import Subject
 from prunewald.pruning.view import PrunerView
 from prunewald.pruning.waiting import Waiting
@@ -193,7 +193,7 @@ class Pruner(PrunerView):
         self._steps = self._steps + (1 if took is None else took)
         # Only what acts at certain steps has to wait for the device to tell.
         if self._acting and (took is None or bool(took)):
-            self._act_()
+            after_backward(self._act_)
 
     @property
     def _acting(self) -> bool:

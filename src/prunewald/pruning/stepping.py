@@ -102,6 +102,17 @@ class Stepping:
         )
 
 
+def after_backward(act: Callable[[], None]) -> None:
+    """Do something now, or at the end of the backward pass under way, which still needs the weights as they are.
+
+    Some loops step each parameter within the backward pass, as soon as its gradient is there.
+    """
+    if torch._C._current_graph_task_id() == -1:
+        act()
+    else:
+        torch.autograd.Variable._execution_engine.queue_callback(torch.no_grad()(act))
+
+
 def _remove(handles: list[Any]) -> None:
     for handle in handles:
         handle.remove()
