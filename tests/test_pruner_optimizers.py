@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import prunewald as pw
+from prunewald.strategies.training_state import restore_, take
 from tests import transcriptions
 from tests.training import assert_zeros, batch, closure_step, loss_of, one_step, train, wide, zeros_hold
 from tests.transcriptions import SAM, AdamBoth8bit, LightningOptimizer, Lookahead, SlowLookahead
@@ -240,3 +241,26 @@ def test_moments_in_8_bits_are_left_alone_and_the_report_says_so(schedule):
     train(model, optimizer, 4)
     assert_zeros(model, pruner.masks)
     assert pruner.sparsity == pytest.approx(0.8)
+
+
+# ---- going back --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LOOKAHEADS)
+def test_slow_weights_go_back_with_the_training(name):
+    """What is trained after a way back is what was trained after the state was taken."""
+    model = wide()
+    optimizer = LOOKAHEADS[name](torch.optim.Adam(model.parameters(), lr=1e-2))
+    pruner = pw.Pruner(model, optimizer)
+    train(model, optimizer, 5)
+    before, checkpoint = take(pruner), pw.strategies.Checkpoint(model, optimizer)
+    train(model, optimizer, 4)
+    after = copy.deepcopy(model.state_dict())
+    pruner.prune(0.8)
+    restore_(pruner, before)
+    train(model, optimizer, 4)
+    assert all(torch.equal(after[key], tensor) for key, tensor in model.state_dict().items())
+    pruner.reset()
+    checkpoint.weights_()
+    train(model, optimizer, 4)
+    assert all(torch.equal(after[key], tensor) for key, tensor in model.state_dict().items())

@@ -17,7 +17,9 @@ from prunewald.model.optimizers import (
     master,
     mean_square_gradient,
     mean_square_state,
+    own_state,
     owned,
+    set_own_state_,
     step_taken,
     stepped_by,
     unwrapped,
@@ -307,11 +309,24 @@ def test_of_a_wrapper_that_steps_otherwise_the_innermost_is_watched_and_every_st
     sam, ahead, slow = SAM(model.parameters(), torch.optim.SGD, lr=0.1), Lookahead(one), SlowLookahead(one)
     assert layers(one) == [one]
     assert layers(sam) == [sam, sam.base_optimizer]
-    assert as_given(sam) == (["SAM"], [sam.base_optimizer], [sam.base_optimizer, sam], 0)
-    assert as_given([ahead, one]) == (["Lookahead", "SGD"], [one], [one, ahead], 0)
+    assert as_given(sam) == (["SAM"], [sam.base_optimizer], [sam, sam.base_optimizer], 0)
+    assert as_given([ahead, one]) == (["Lookahead", "SGD"], [one], [ahead, one], 0)
     assert as_given(slow) == (["SlowLookahead"], [one], [one], 0)
-    assert as_given(iter([AcceleratedOptimizer(one)])).kept[0].state is one.state
+    assert as_given(iter([AcceleratedOptimizer(one)])).kept == [one]
     assert as_given(torch.optim.LBFGS(model.parameters(), max_eval=7)).evaluations == 7
+
+
+def test_what_a_wrapper_keeps_goes_back():
+    model = net()
+    ahead = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1))
+    one_step(model, ahead, 0)
+    saved = own_state(ahead)
+    slow = ahead.state[model[0].weight]["slow_param"].clone()
+    for step in range(3):
+        one_step(model, ahead, step)
+    set_own_state_(ahead, saved)
+    assert torch.equal(ahead.state[model[0].weight]["slow_param"], slow)
+    assert len(ahead.state) == len(saved) == 4
 
 
 @pytest.mark.parametrize("key", ["z", "slow_param", "slow_params", "slow_buffer", "lookahead_slow_buff", "old_p"])

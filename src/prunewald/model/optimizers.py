@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.util.tensors import accumulator, zero_
+from prunewald.util.trees import copied
 
 # State that moves a weight though its gradient is zero. Second moments stay where they are: zeroed, they would give a
 # weight that comes back a kick of several learning rates.
@@ -198,6 +199,18 @@ def layers(given: object) -> list[Any]:
     return found
 
 
+def own_state(wrapper: Any) -> list[dict[str, Any]]:
+    """A copy of what a wrapper keeps of each parameter, in the order of its groups: Lookahead's slow weights."""
+    return [copied(dict(wrapper.state.get(p, {}))) for group in wrapper.param_groups for p in group["params"]]
+
+
+def set_own_state_(wrapper: Any, states: Sequence[Mapping[str, Any]]) -> None:
+    """Go back to such a copy."""
+    params = [p for group in wrapper.param_groups for p in group["params"]]
+    wrapper.state.clear()
+    wrapper.state.update({p: copied(dict(own)) for p, own in zip(params, states, strict=True) if own})
+
+
 def unwrapped(optimizer: object) -> Optimizer | None:
     """The innermost optimizer whose steps can be watched, None where there is no such one.
 
@@ -251,8 +264,8 @@ def as_given(given: object) -> Given:
             f"optimizer={repr(given)[:200]}: give a torch.optim.Optimizer, a list of them, or None; "
             "a sparsity is given to prune(), as in Pruner(model, optimizer).prune(0.9)"
         )
-    stateful = (one for chain in every for one in reversed(chain) if isinstance(getattr(one, "state", None), Mapping))
-    kept = {id(one.state): one for one in stateful}
+    stateful = (one for chain in every for one in chain if isinstance(getattr(one, "state", None), Mapping))
+    kept = {id(one.state): one for one in stateful}  # the innermost, of several that show the same
     watched = {id(one): one for one in found if one is not None}
     passes = [group.get("max_eval") or 0 for one in watched.values() for group in one.param_groups]
     names = [type(one).__name__ for one in several]
