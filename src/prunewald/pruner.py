@@ -35,8 +35,8 @@ class Pruner(PrunerView):
 
     The masks live here, outside the model, which keeps its type, its parameter names and its state_dict.
 
-    - `optimizer`: one, or several, also as Accelerate, Lightning or a Trainer wraps them; with None, call `apply_()`
-      after each step of your own.
+    - `optimizer`: one, or several, also as Accelerate, Lightning or a Trainer wraps them, inside SAM or Lookahead, or
+      schedule-free; with None, call `apply_()` after each step of your own.
     - `criterion`, `uncertainty`, `scope`, `pattern`: a part or its short name. An uncertainty may also be a dict of
       sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, magnitude.
     - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
