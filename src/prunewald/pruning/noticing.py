@@ -23,7 +23,10 @@ _WRITTEN = (
     "pruned weights of {} were written to outside of the steps that this Pruner sees ({}): "
     "they were set to zero again, and will be without a further word"
 )
-_BY = "by {} outside of step(), an averaged copy, `.data`, or an optimizer that Pruner(model, optimizer) was not given"
+_BY = (
+    "by {} outside of step(), an averaged copy, an adapter that was merged, `.data`, "
+    "or an optimizer that Pruner(model, optimizer) was not given"
+)
 _NO_OPTIMIZER = (
     "it was given no optimizer: give the one that steps, as Pruner(model, optimizer), or call apply_() after each step"
 )
