@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import prunewald as pw
-from tests.training import assert_zeros, one_step, sgd, train, wide
-from tests.transcriptions import AcceleratedOptimizer, LightningOptimizer, Lookahead, Unhooked
+from tests.training import assert_zeros, loss_of, one_step, sgd, train, wide
+from tests.transcriptions import AcceleratedOptimizer, LightningOptimizer, Unhooked
 
 WRAPPERS = {
     "Accelerate": AcceleratedOptimizer,
@@ -66,20 +66,33 @@ def test_what_has_no_step_hooks_is_refused_by_name_with_what_to_give():
             pw.Pruner(model, given)
 
 
-def test_around_what_writes_weights_itself_apply_holds_the_zeros_as_the_error_says():
+def step_in_backward(model):
+    """An optimizer for each parameter, stepped as soon as its gradient is there: torch's tutorial on saving memory."""
+    optimizers = {param: torch.optim.Adam([param], lr=1e-2) for param in model.parameters()}
+
+    def step(param):
+        optimizers[param].step()
+        optimizers[param].zero_grad()
+
+    for param in model.parameters():
+        param.register_post_accumulate_grad_hook(step)
+    return list(optimizers.values())
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("schedule", [None, pw.Cubic(0.5, begin=4, end=6, every=1)])
+def test_steps_within_the_backward_pass(order, schedule):
     model = wide()
-    inside = torch.optim.Adam(model.parameters(), lr=1e-3)
-    optimizer = Lookahead(inside)
-    with pytest.raises(TypeError, match=r"Lookahead.*inside it.*apply_\(\)"):
-        pw.Pruner(model, optimizer)
-    pruner = pw.Pruner(model, inside)
-    train(model, optimizer, 3)
-    pruner.prune(0.8)
-    for step in range(4):
-        one_step(model, optimizer, step)
-        pruner.apply_()
+    optimizers = step_in_backward(model)
+    pruner = pw.Pruner(model, optimizers[::order], schedule=schedule)
+    for number in range(8):
+        loss_of(model, number).backward()
+    if schedule is None:
+        assert pruner.prune(0.5).uncertainty == "SecondMoment()"
+    for number in range(8):
+        loss_of(model, number).backward()
         assert_zeros(model, pruner.masks)
-    assert pruner.steps == 7
+    assert (pruner.steps, pruner.sparsity) == (16, 0.5)
 
 
 # ---- models ------------------------------------------------------------------------------------------------------

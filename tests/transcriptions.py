@@ -6,6 +6,8 @@
 - Adam with 8-bit states, once as a tensor of its own kind with the shape of the weight, as torchao keeps it, and once
   as codes with a table, as bitsandbytes does: Dettmers et al. (2022), in blocks of one row.
 - Yogi: Zaheer et al. (2018), Algorithm 2: state of Adam's names and shape, but no mean.
+- Schedule-free SGD and AdamW: Defazio et al. (2024), as schedulefree 1.4 has them; SAM: Foret et al. (2021), as
+  davda54/sam has it; Lookahead: Zhang et al. (2019), as two packages have it.
 """
 
 from collections import defaultdict
@@ -241,3 +243,190 @@ class Unhooked(Optimizer):
     def step(self, closure=None):
         for p in self.param_groups[0]["params"]:
             p.sub_(p.grad, alpha=self.lr)
+
+
+# ---- weights kept beside the model's -----------------------------------------------------------------------------
+
+
+class SlowLookahead(Optimizer):
+    """lonePatient/lookahead_pytorch, optimizer.py: slow weights in a list of its own, which no state shows."""
+
+    def __init__(self, base_optimizer, alpha=0.5, k=2):
+        self.optimizer, self.alpha, self.k = base_optimizer, alpha, k
+        self.param_groups = self.optimizer.param_groups
+        for group in self.param_groups:
+            group["step_counter"] = 0
+        self.slow_weights = [[p.clone().detach() for p in group["params"]] for group in self.param_groups]
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+    def step(self, closure=None):
+        loss = self.optimizer.step(closure)
+        for group, slow_weights in zip(self.param_groups, self.slow_weights, strict=True):
+            group["step_counter"] += 1
+            if group["step_counter"] % self.k == 0:
+                for p, q in zip(group["params"], slow_weights, strict=True):
+                    if p.grad is not None:
+                        q.data.add_(p.data - q.data, alpha=self.alpha)
+                        p.data.copy_(q.data)
+        return loss
+
+
+class SAM(Optimizer):
+    """davda54/sam, sam.py: two steps, of which neither is called step(), around one of another optimizer."""
+
+    def __init__(self, params, base_optimizer, rho=0.05, **kwargs):
+        super().__init__(params, {"rho": rho, **kwargs})
+        self.base_optimizer = base_optimizer(self.param_groups, **kwargs)
+        self.param_groups = self.base_optimizer.param_groups
+        self.defaults.update(self.base_optimizer.defaults)
+
+    @torch.no_grad()
+    def first_step(self, zero_grad=False):
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.stack([grad.norm(p=2) for grad in grads]).norm(p=2)
+        for group in self.param_groups:
+            scale = group["rho"] / (norm + 1e-12)
+            for p in group["params"]:
+                if p.grad is not None:
+                    self.state[p]["old_p"] = p.data.clone()
+                    p.add_(p.grad * scale.to(p))
+        if zero_grad:
+            self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self, zero_grad=False):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.data = self.state[p]["old_p"]
+        self.base_optimizer.step()
+        if zero_grad:
+            self.zero_grad()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        closure = torch.enable_grad()(closure)
+        self.first_step(zero_grad=True)
+        closure()
+        self.second_step()
+
+
+class _ScheduleFree(Optimizer):
+    """schedulefree 1.4, sgd_schedulefree.py and adamw_schedulefree.py, without warm-up, decay and foreach."""
+
+    def __init__(self, params, lr, **more):
+        super().__init__(params, {"lr": lr, "k": 0, "train_mode": False, "weight_sum": 0.0, "lr_max": -1.0, **more})
+
+    def eval(self):
+        self._switch(to_train=False)
+
+    def train(self):
+        self._switch(to_train=True)
+
+    @torch.no_grad()
+    def _switch(self, to_train):
+        for group in self.param_groups:
+            momentum = self.momentum(group)
+            if group["train_mode"] != to_train:
+                for p in group["params"]:
+                    if "z" in self.state[p]:  # p becomes y for training, x for evaluation
+                        p.lerp_(self.state[p]["z"], 1 - momentum if to_train else 1 - 1 / momentum)
+                group["train_mode"] = to_train
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if not self.param_groups[0]["train_mode"]:
+            raise Exception("Optimizer was not in train mode when step is called.")
+        for group in self.param_groups:
+            lr, momentum = group["lr"], self.momentum(group)
+            group["lr_max"] = max(lr, group["lr_max"])
+            weight = group["lr_max"] ** 2
+            group["weight_sum"] += weight
+            ckp1 = weight / group["weight_sum"]
+            for y in group["params"]:
+                if y.grad is not None:
+                    z = self.state[y].setdefault("z", y.detach().clone())
+                    self.normalise_(y, group)
+                    y.lerp_(z, ckp1)
+                    y.add_(y.grad, alpha=lr * (momentum * (1 - ckp1) - 1))
+                    z.sub_(y.grad, alpha=lr)
+            group["k"] += 1
+
+
+class SGDScheduleFree(_ScheduleFree):
+    def __init__(self, params, lr=1.0, momentum=0.9):
+        super().__init__(params, lr, momentum=momentum)
+
+    def momentum(self, group):
+        return group["momentum"]
+
+    def normalise_(self, y, group):
+        """Its gradients are taken as they come."""
+
+
+class AdamWScheduleFree(_ScheduleFree):
+    def __init__(self, params, lr=0.0025, betas=(0.9, 0.999), eps=1e-8):
+        super().__init__(params, lr, betas=betas, eps=eps)
+
+    def momentum(self, group):
+        return group["betas"][0]
+
+    def normalise_(self, y, group):
+        beta2 = group["betas"][1]
+        exp_avg_sq = self.state[y].setdefault("exp_avg_sq", torch.zeros_like(y))
+        exp_avg_sq.mul_(beta2).addcmul_(y.grad, y.grad, value=1 - beta2)
+        denom = exp_avg_sq.div(1 - beta2 ** (group["k"] + 1)).sqrt_().add_(group["eps"])
+        y.grad.div_(denom)  # in place, "for memory efficiency": after the step no gradient is what it was
+
+
+class OptimState8bit(torch.Tensor):
+    """torchao 0.18, subclass_8bit.py, with evenly spaced values and a scale a row: 8 bits that look like floats."""
+
+    @staticmethod
+    def __new__(cls, codes, scale, qmap):
+        return torch.Tensor._make_wrapper_subclass(cls, codes.shape, device=codes.device, dtype=torch.float32)
+
+    def __init__(self, codes, scale, qmap):
+        self.codes, self.scale, self.qmap = codes, scale, qmap
+
+    @classmethod
+    def zeros(cls, shape, signed):
+        qmap = torch.linspace(-1.0 if signed else 0.0, 1.0, 255)
+        return cls(torch.full(shape, 127 if signed else 0, dtype=torch.uint8), torch.zeros(shape[0], 1), qmap)
+
+    def dequantize(self):
+        return self.qmap[self.codes.int()] * self.scale
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        aten = torch.ops.aten
+        if function is aten.copy_.default:
+            state, value = args
+            state.scale.copy_(value.abs().amax(1, keepdim=True))
+            scaled = value / state.scale.clamp(min=1e-12)
+            state.codes.copy_((scaled[..., None] - state.qmap).abs().argmin(-1))
+            return state
+        if function is aten.lerp.Scalar:
+            return function(*(x.dequantize() if isinstance(x, cls) else x for x in args))
+        if function is aten.detach.default:
+            return cls(args[0].codes, args[0].scale, args[0].qmap)
+        raise NotImplementedError(f"{cls.__name__} dispatch: attempting to run unimplemented operator: {function}")
+
+
+class AdamBoth8bit(_Each):
+    """torchao 0.18, adam.py, single_param_adam: both moments in 8 bits, where the matrix is large enough."""
+
+    def update(self, p, grad, state, group):
+        (b1, b2), t = group["betas"], state["step"]
+        for key, signed in (("exp_avg", True), ("exp_avg_sq", False)):
+            if key not in state:
+                state[key] = OptimState8bit.zeros(p.shape, signed) if p.dim() == 2 else torch.zeros_like(p)
+        m, v = state["exp_avg"].lerp(grad, 1 - b1), state["exp_avg_sq"].lerp(grad.square(), 1 - b2)
+        state["exp_avg"].copy_(m)
+        state["exp_avg_sq"].copy_(v)
+        p.sub_((m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + group["eps"]), alpha=group["lr"])
+
+
+NO_MEAN_SQUARE[AdamBoth8bit] = "quantised"

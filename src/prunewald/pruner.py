@@ -12,7 +12,7 @@ from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
 from prunewald.distributed import in_group, refuse_sharded
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain
-from prunewald.model.optimizers import as_list, owned, step_taken
+from prunewald.model.optimizers import as_given, owned, step_taken
 from prunewald.model.targets import Target, find_slices
 from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
@@ -22,9 +22,10 @@ from prunewald.pruning.owning import claim, leave
 from prunewald.pruning.plan import Choices, Plan, Request, SigmaSource, Sparsity, online, resolve
 from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved
-from prunewald.pruning.stepping import Stepping
+from prunewald.pruning.stepping import Stepping, after_backward
 from prunewald.pruning.subject import Subject
 from prunewald.pruning.view import PrunerView
+from prunewald.pruning.waiting import Waiting
 from prunewald.pruning.watching import Watcher
 from prunewald.util.files import FilePath
 
@@ -34,8 +35,8 @@ class Pruner(PrunerView):
 
     The masks live here, outside the model, which keeps its type, its parameter names and its state_dict.
 
-    - `optimizer`: one, or several, also as Accelerate, Lightning or a Trainer wraps them; with None, call `apply_()`
-      after each step of your own.
+    - `optimizer`: one, or several, also as Accelerate, Lightning or a Trainer wraps them, inside SAM or Lookahead, or
+      schedule-free; with None, call `apply_()` after each step of your own.
     - `criterion`, `uncertainty`, `scope`, `pattern`: a part or its short name. An uncertainty may also be a dict of
       sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, magnitude.
     - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
@@ -67,7 +68,7 @@ class Pruner(PrunerView):
         self._params: dict[str, Tensor] = {part.param: named[part.param] for part in slices}
         if in_group():
             refuse_sharded(self._params)
-        optimizers = as_list(optimizer)
+        names, optimizers, kept, evaluations = as_given(optimizer)
         self._owners = owned(self._params, optimizers)
         self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule)
         self._choices.check(slices, self._params)
@@ -77,10 +78,13 @@ class Pruner(PrunerView):
         claim(self, self._params)
         zeros = Zeros(self._params)
         self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched)
-        self._stepping = Stepping(optimizers, self._owners, self._after_step)
-        self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping, Guard(inside, zeros))
+        self._stepping = Stepping(optimizers, self._owners, self._after_step, kept)
+        guard = Guard(inside, zeros, names, Waiting(evaluations))
+        self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping, guard)
         planned = self._choices.schedule
         self._gradual = None if planned is None else Gradual(planned, self._subject, self._plan)
+        if planned is not None:
+            guard.wait()
 
     # ---- pruning -------------------------------------------------------------------------------------------------
 
@@ -105,7 +109,8 @@ class Pruner(PrunerView):
         masks, report = self.choose(sparsity, threshold=threshold, alpha=alpha, fdr=fdr, uncertainty=uncertainty)
         if dry_run:
             return replace(report, dry_run=True)
-        self._subject.hold(masks)
+        if notes := self._subject.hold(masks):
+            report = replace(report, notes=[*report.notes, *notes])
         self._watcher.restart()
         before, self.report = self.report, report
         if any(not row.kept for row in report.rows):
@@ -170,12 +175,13 @@ class Pruner(PrunerView):
         self._subject.zeros.settle_(self._params)
         for holding in self.holdings:
             holding.settle_(self._params)
+        self._subject.guard.waiting.stepped()
         if self._subject.zeros.attached and not self.optimizers:
             self._watcher.update_(0, None)
             self._advance_(None)
 
     def _after_step(self, at: int, optimizer: Optimizer) -> None:
-        self._subject.guard.settle()
+        self._subject.guard.stepped()
         self._subject.zeros.settle_(self._owners[at])
         self._watcher.update_(at, optimizer)
         if optimizer is self.optimizers[-1]:
@@ -187,7 +193,7 @@ class Pruner(PrunerView):
         self._steps = self._steps + (1 if took is None else took)
         # Only what acts at certain steps has to wait for the device to tell.
         if self._acting and (took is None or bool(took)):
-            self._act_()
+            after_backward(self._act_)
 
     @property
     def _acting(self) -> bool:

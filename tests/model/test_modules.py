@@ -21,6 +21,31 @@ def test_plain_looks_inside_data_parallel_and_compiled_ones_in_any_order():
     assert averaged(AveragedModel(nn.DataParallel(model))).weight.shape == (2, 2)
 
 
+def test_plain_is_a_view_where_single_layers_are_wrapped():
+    inner = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    model = nn.Sequential(nn.Linear(2, 2), torch.compile(inner, backend="eager"), nn.DataParallel(nn.Linear(2, 2)))
+    view = plain(model)
+    assert type(view) is nn.Sequential
+    assert list(dict(view.named_parameters())) == [
+        f"{at}.{leaf}" for at in ("0", "1.0", "2") for leaf in ("weight", "bias")
+    ]
+    assert all(a is b for a, b in zip(view.parameters(), model.parameters(), strict=True))
+    assert view[1] is inner, "what needs no view is itself"
+    assert list(model.state_dict())[2] == "1._orig_mod.0.weight", "the model is as it was"
+    seen = []
+    view.register_forward_hook(lambda *_: seen.append(1))
+    x = torch.ones(1, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), view(x))
+    assert seen == [1, 1], "hooks are shared"
+
+
+def test_a_layer_that_is_in_a_model_twice_is_so_in_its_view():
+    layer = torch.compile(nn.Linear(2, 2), backend="eager")
+    view = plain(nn.Sequential(layer, nn.Sequential(layer)))
+    assert view[0] is view[1][0]
+
+
 @pytest.mark.parametrize("given", [0.9, "model"])
 def test_what_is_no_module_is_repeated(given):
     with pytest.raises(TypeError, match=f"model={given!r}.*torch.nn.Module"):

@@ -7,15 +7,19 @@ import torch
 from torch import nn
 
 from prunewald.model.optimizers import (
+    as_given,
     as_list,
     forget_,
     forget_history_,
     group_of,
     keeps_mean_square,
+    layers,
     master,
     mean_square_gradient,
     mean_square_state,
+    own_state,
     owned,
+    set_own_state_,
     step_taken,
     stepped_by,
     unwrapped,
@@ -24,11 +28,14 @@ from prunewald.model.optimizers import (
 from tests.training import cases, net, one_step
 from tests.transcriptions import (
     NO_MEAN_SQUARE,
+    SAM,
     SOAP,
     AcceleratedOptimizer,
+    AdamBoth8bit,
     GaLore,
     LightningOptimizer,
     Lookahead,
+    SlowLookahead,
     Unhooked,
 )
 
@@ -296,11 +303,51 @@ def test_wrappers_are_taken_off_down_to_what_has_step_hooks():
     assert unwrapped(None) is None
 
 
-def test_a_wrapper_that_writes_weights_itself_is_not_looked_into():
-    one = torch.optim.SGD(net().parameters())
-    assert unwrapped(Lookahead(one)) is None
-    with pytest.raises(TypeError, match=r"Lookahead.*apply_\(\)"):
-        as_list([one, Lookahead(one)])
+def test_of_a_wrapper_that_steps_otherwise_the_innermost_is_watched_and_every_state_is_known():
+    model = net()
+    one = torch.optim.SGD(model.parameters())
+    sam, ahead, slow = SAM(model.parameters(), torch.optim.SGD, lr=0.1), Lookahead(one), SlowLookahead(one)
+    assert layers(one) == [one]
+    assert layers(sam) == [sam, sam.base_optimizer]
+    assert as_given(sam) == (["SAM"], [sam.base_optimizer], [sam, sam.base_optimizer], 0)
+    assert as_given([ahead, one]) == (["Lookahead", "SGD"], [one], [ahead, one], 0)
+    assert as_given(slow) == (["SlowLookahead"], [one], [one], 0)
+    assert as_given(iter([AcceleratedOptimizer(one)])).kept == [one]
+    assert as_given(torch.optim.LBFGS(model.parameters(), max_eval=7)).evaluations == 7
+
+
+def test_what_a_wrapper_keeps_goes_back():
+    model = net()
+    ahead = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1))
+    one_step(model, ahead, 0)
+    saved = own_state(ahead)
+    slow = ahead.state[model[0].weight]["slow_param"].clone()
+    for step in range(3):
+        one_step(model, ahead, step)
+    set_own_state_(ahead, saved)
+    assert torch.equal(ahead.state[model[0].weight]["slow_param"], slow)
+    assert len(ahead.state) == len(saved) == 4
+
+
+@pytest.mark.parametrize("key", ["z", "slow_param", "slow_params", "slow_buffer", "lookahead_slow_buff", "old_p"])
+def test_other_values_of_the_weights_are_forgotten_too(key):
+    weight, alive = nn.Parameter(torch.ones(2)), torch.tensor([True, False])
+    optimizer = torch.optim.Adam([weight])
+    optimizer.state[weight] = {key: torch.tensor([2.0, 2.0]), "exp_avg_sq": torch.ones(2)}
+    assert forget_(optimizer, weight, alive) == []
+    assert optimizer.state[weight][key].tolist() == [2.0, 0.0]
+    assert optimizer.state[weight]["exp_avg_sq"].tolist() == [1.0, 1.0]
+
+
+def test_what_is_quantised_is_left_and_named():
+    model = net()
+    optimizer = AdamBoth8bit(model.parameters())
+    one_step(model, optimizer, 0)
+    weight, bias = model[0].weight, model[0].bias
+    assert forget_(optimizer, weight, torch.zeros(8, 6, dtype=torch.bool)) == ["exp_avg"]
+    assert forget_(optimizer, bias, torch.zeros(8, dtype=torch.bool)) == []
+    assert optimizer.state[weight]["exp_avg"].dequantize().any()
+    assert not optimizer.state[bias]["exp_avg"].any()
 
 
 def test_an_optimizer_that_never_called_torch_s_init_is_refused():

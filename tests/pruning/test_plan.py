@@ -29,8 +29,9 @@ def test_what_was_given_can_be_read_and_not_set(name):
     pruner = pw.Pruner(wide(), criterion="wald", uncertainty="pseudo-bootstrap", schedule="cubic")
     given = getattr(pruner, name)
     assert given is not None
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match=f"{name}=.*make a new one"):
         setattr(pruner, name, given)
+    assert getattr(pruner, name) is given
 
 
 def test_short_names_classes_functions_and_dicts_become_parts():

@@ -33,6 +33,15 @@ def test_a_warning_from_deep_inside_names_the_users_line():
     assert (caught[0].filename, caught[0].lineno) == (__file__, line_of("called through the library"))
 
 
+def test_a_warning_from_a_hook_that_torch_calls_names_the_users_line():
+    model = nn.Linear(4, 3)
+    pw.Pruner(model, criterion="magnitude").prune(0.5)
+    model.weight.data.fill_(1.0)
+    with pytest.warns(UserWarning, match="'weight'") as caught:
+        model.eval()(torch.randn(2, 4))  # called through torch
+    assert (caught[0].filename, caught[0].lineno) == (__file__, line_of("called through torch"))
+
+
 def test_a_warning_is_shown_once_for_each_line_of_the_user():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from prunewald.util.tensors import accumulator, dense, pieces, zero_
+from prunewald.util.tensors import accumulator, dense, fingerprint, pieces, zero_
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -41,3 +41,13 @@ def test_a_sparse_gradient_gets_all_its_entries():
 def test_sums_are_kept_in_at_least_float32():
     found = [accumulator(torch.zeros(1, dtype=dtype)) for dtype in FLOATS]
     assert found == [torch.float64, torch.float32, torch.float32, torch.float32]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_fingerprint_changes_with_the_smallest_step_and_not_by_itself(dtype):
+    tensor = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).to(dtype)
+    tensor[1, 2] = torch.nan
+    before = fingerprint(tensor)
+    assert fingerprint(tensor.clone()) == before
+    tensor[3, 4] = torch.nextafter(tensor[3, 4], torch.tensor(torch.inf, dtype=dtype))
+    assert fingerprint(tensor) != before

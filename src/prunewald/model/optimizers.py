@@ -8,10 +8,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.util.tensors import accumulator, zero_
+from prunewald.util.trees import copied
 
 # State that moves a weight though its gradient is zero. Second moments stay where they are: zeroed, they would give a
 # weight that comes back a kick of several learning rates.
 _FIRST_ORDER = ("exp_avg", "momentum_buffer", "grad_avg", "prev", "ax")
+# Other values of the weights themselves, which are written back to them or averaged with them: those of schedule-free
+# optimizers, of Lookahead as four packages spell it, and of SAM.
+_OTHER_VALUES = ("z", "slow_param", "slow_params", "slow_buffer", "lookahead_slow_buff", "slow_momentum", "old_p")
+_INSIDE = ("optimizer", "base_optimizer", "_base_optimizer", "base")  # where wrappers keep what they wrap
 
 
 class Rule(NamedTuple):
@@ -27,11 +32,12 @@ _RMSPROP = Rule("square_avg", "alpha", frozenset({"step", "momentum_buffer", "gr
 _ADADELTA = Rule("square_avg", "rho", frozenset({"step", "acc_delta", "master_param"}))
 _ADAGRAD = Rule("sum", "initial_accumulator_value", frozenset({"step", "master_param"}))
 
-# torch's own, then those of apex, DeepSpeed and timm that average the same square. By name, since these packages are
-# not imported here; that a name is not enough is what the rest of a rule is for.
+# torch's own, then those of apex, DeepSpeed, timm and schedulefree that average the same square. By name, since these
+# packages are not imported here; that a name is not enough is what the rest of a rule is for.
 _RULES = {
     **dict.fromkeys(("Adam", "AdamW", "NAdam", "RAdam", "SparseAdam"), _ADAM),
     **dict.fromkeys(("FusedAdam", "DeepSpeedCPUAdam", "Lamb", "FusedLAMB", "AdamP"), _ADAM),
+    **dict.fromkeys(("AdamWScheduleFree", "RAdamScheduleFree"), _ADAM),
     "RMSprop": _RMSPROP,
     "Adadelta": _ADADELTA,
     "Adagrad": _ADAGRAD,
@@ -101,12 +107,12 @@ def mean_square_state(optimizer: Optimizer | None, param: Tensor, *, stepped: bo
         return f"{name} keeps a quantised second moment ({type(kept).__name__} of {kept.dtype})"
     if rule is None:
         return f"{name} is not known to keep a mean square of each weight's gradient"
-    if beside := [str(key) for key in state if key != rule.key and key not in rule.beside]:
+    if beside := [str(key) for key in state if key not in (rule.key, *rule.beside, *_OTHER_VALUES)]:
         return f"{name} keeps {', '.join(beside)} beside its second moment, so what that is of is not known"
     group = next((group for group in optimizer.param_groups if id(param) in map(id, group["params"])), None)
     if group is None:
         return f"{name} steps it no more"
-    steps = state.get("step", group.get("step"))  # some optimizers count them by group
+    steps = state.get("step", group.get("step", group.get("k")))  # some optimizers count them by group
     if kept.layout != torch.strided or rule.decay not in group or steps is None:
         return f"{name} does not say how, and over how many steps, its second moment is averaged"
     if not stepped and not steps:
@@ -156,16 +162,24 @@ def with_closures(
     return tuple(own), {key: wrap(a) if callable(a) else a for key, a in kwargs.items()}
 
 
-def forget_(optimizer: Optimizer, param: Tensor, alive: Tensor) -> None:
-    """Clear, at pruned places, what would move a weight without a gradient."""
-    state = optimizer.state.get(param, {})
-    for key in _FIRST_ORDER:
+def forget_(optimizer: Any, param: Tensor, alive: Tensor) -> list[str]:
+    """Clear, at pruned places, what would move a weight without a gradient; the keys of what cannot be cleared.
+
+    Quantised state, and other tensors with a form of their own, stay as they are.
+    """
+    state, left = optimizer.state.get(param, {}), []
+    for key in (*_FIRST_ORDER, *_OTHER_VALUES):
         if isinstance(value := state.get(key), Tensor) and value.shape == alive.shape:
-            zero_(value, alive.to(value.device))
+            # One code of a quantised tensor stands for another value once its neighbours change.
+            if type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided and value.is_floating_point():
+                zero_(value, alive.to(value.device))
+            else:
+                left.append(key)
     if isinstance(size := state.get("step_size"), Tensor) and size.shape == alive.shape:
         group = group_of(optimizer, param)
         assert group is not None
         size.masked_fill_(~alive.to(size.device), float(group["lr"]))
+    return left
 
 
 def forget_history_(optimizer: Optimizer) -> None:
@@ -175,42 +189,87 @@ def forget_history_(optimizer: Optimizer) -> None:
             state.clear()
 
 
+def layers(given: object) -> list[Any]:
+    """An optimizer and all that it wraps, the outermost first; each may keep a state of its own for a weight."""
+    found: list[Any] = []
+    while given is not None and not any(one is given for one in found):
+        found.append(given)
+        inside = (getattr(given, name, None) for name in _INSIDE)
+        given = next((one for one in inside if hasattr(one, "param_groups")), None)
+    return found
+
+
+def own_state(wrapper: Any) -> list[dict[str, Any]]:
+    """A copy of what a wrapper keeps of each parameter, in the order of its groups: Lookahead's slow weights."""
+    return [copied(dict(wrapper.state.get(p, {}))) for group in wrapper.param_groups for p in group["params"]]
+
+
+def set_own_state_(wrapper: Any, states: Sequence[Mapping[str, Any]]) -> None:
+    """Go back to such a copy."""
+    params = [p for group in wrapper.param_groups for p in group["params"]]
+    wrapper.state.clear()
+    wrapper.state.update({p: copied(dict(own)) for p, own in zip(params, states, strict=True) if own})
+
+
 def unwrapped(optimizer: object) -> Optimizer | None:
-    """The optimizer whose steps can be watched, down the `.optimizer` of wrappers; None where there is no such one.
+    """The innermost optimizer whose steps can be watched, None where there is no such one.
 
     Accelerate, Lightning and the Trainer wrap optimizers in classes that only look like one: torch runs step hooks
-    for those alone whose own `__init__` has called that of torch.optim.Optimizer. A wrapper with a state of its own, as
-    Lookahead has, is not looked into: it writes weights after the step of what is inside.
+    for those alone whose own `__init__` has called that of torch.optim.Optimizer. SAM has hooks, but is stepped by
+    `first_step` and `second_step`, which run none. The innermost is the one whose `step` is always called; what a
+    wrapper writes back after it is zero where `forget_` has cleared its state.
     """
-    hooked = isinstance(optimizer, Optimizer) and getattr(type(optimizer).step, "hooked", False)
-    if hooked and "_optimizer_step_post_hooks" in vars(optimizer):
-        return cast(Optimizer, optimizer)
-    inside = getattr(optimizer, "optimizer", None)
-    if isinstance(optimizer, Optimizer) and getattr(optimizer, "state", None) is not getattr(inside, "state", None):
-        return None
-    return None if inside is None else unwrapped(inside)
+    return _innermost(layers(optimizer))
+
+
+def _innermost(found: Sequence[Any]) -> Optimizer | None:
+    """The last of these for which torch runs step hooks."""
+    for one in reversed(found):
+        hooked = isinstance(one, Optimizer) and getattr(type(one).step, "hooked", False)
+        if hooked and "_optimizer_step_post_hooks" in vars(one):
+            return cast(Optimizer, one)
+    return None
+
+
+class Given(NamedTuple):
+    """What a caller gave as optimizers."""
+
+    names: list[str]  # of their kinds, as they were given
+    optimizers: list[Optimizer]  # those inside whose steps can be watched, each once
+    kept: list[Any]  # of all layers, one for each state that is kept
+    evaluations: int  # how many training passes one step may take, where it says so, as LBFGS does
 
 
 def as_list(given: object) -> list[Optimizer]:
     """One optimizer, several, or none, as a list with each once and without what was wrapped around it."""
+    return as_given(given).optimizers
+
+
+def as_given(given: object) -> Given:
+    """One optimizer, several, or none: what can be watched of them, and what keeps state."""
     if given is None:
-        return []
+        return Given([], [], [], 0)
     single = isinstance(given, Optimizer) or hasattr(given, "optimizer") or not isinstance(given, Iterable)
-    several: list[object] = [given] if single else list(cast(Iterable[object], given))
-    found = [unwrapped(one) for one in several]
+    several: list[Any] = [given] if single else list(cast(Iterable[object], given))
+    every = [layers(one) for one in several]
+    found = [_innermost(one) for one in every]
     for one, inside in zip(several, found, strict=True):
         if inside is None and (isinstance(one, Optimizer) or hasattr(one, "optimizer")):
             raise TypeError(
-                f"optimizer: {type(one).__name__} has no step hooks of torch.optim.Optimizer, nor does it only pass "
-                "on to an .optimizer that has them: give the optimizer inside it, or none, and call the Pruner's "
-                "apply_() after each step"
+                f"optimizer: {type(one).__name__} has no step hooks of torch.optim.Optimizer, nor an .optimizer that "
+                "has them: give the optimizer inside it, or none, and call the Pruner's apply_() after each step"
             )
     if None in found:
         raise TypeError(
             f"optimizer={repr(given)[:200]}: give a torch.optim.Optimizer, a list of them, or None; "
             "a sparsity is given to prune(), as in Pruner(model, optimizer).prune(0.9)"
         )
-    return list({id(one): one for one in found if one is not None}.values())
+    stateful = (one for chain in every for one in chain if isinstance(getattr(one, "state", None), Mapping))
+    kept = {id(one.state): one for one in stateful}  # the innermost, of several that show the same
+    watched = {id(one): one for one in found if one is not None}
+    passes = [group.get("max_eval") or 0 for one in watched.values() for group in one.param_groups]
+    names = [type(one).__name__ for one in several]
+    return Given(names, list(watched.values()), list(kept.values()), max(passes, default=0))
 
 
 def owned(params: Mapping[str, Tensor], optimizers: Sequence[Optimizer]) -> list[list[str]]:

@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 
@@ -45,7 +46,7 @@ class Gradual:
         _log.info("step %d: %.2f %% of the weights are pruned (asked for: %.2f %%)", *_percent(*self.history[-1]))
         self.owed = 0.0
         if any(not torch.equal(mask, self._subject.zeros.mask(name)) for name, mask in masks.items()):
-            self._subject.hold(masks)
+            report = replace(report, notes=[*report.notes, *self._subject.hold(masks)])
         warn_emptied(report, self._emptied)
         self._emptied = report.emptied
         return report

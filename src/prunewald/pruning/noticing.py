@@ -1,6 +1,6 @@
 """Noticing what is written to pruned weights behind the Pruner's back."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from prunewald.model.modules import plain
 from prunewald.pruning.holding.zeros import Zeros
+from prunewald.pruning.waiting import Waiting
 from prunewald.util.notices import warn
 from prunewald.util.text import some
 
@@ -18,8 +20,15 @@ _LOADED = (
     "pruner.reset() before loading gives them back"
 )
 _WRITTEN = (
-    "pruned weights of {} were written to outside of the optimizer steps that the Pruner sees (by an averaged copy, "
-    "`.data`, or an optimizer it was not given): they were set to zero again"
+    "pruned weights of {} were written to outside of the steps that this Pruner sees ({}): "
+    "they were set to zero again, and will be without a further word"
+)
+_BY = (
+    "by {} outside of step(), an averaged copy, an adapter that was merged, `.data`, "
+    "or an optimizer that Pruner(model, optimizer) was not given"
+)
+_NO_OPTIMIZER = (
+    "it was given no optimizer: give the one that steps, as Pruner(model, optimizer), or call apply_() after each step"
 )
 
 
@@ -53,6 +62,9 @@ class Guard:
 
     model: nn.Module
     zeros: Zeros
+    optimizers: Sequence[str] = ()  # the names of their kinds, as the caller gave them
+    waiting: Waiting = field(default_factory=Waiting)
+    said: bool = False  # whether it was said that something else writes to pruned weights
     trained: bool = True  # whether there may have been a step since the last look in eval mode
     handles: list[Any] = field(default_factory=list)
     loaded: dict[str, Tensor] = field(default_factory=dict)  # what load_state_dict wrote to pruned weights, until a use
@@ -68,14 +80,22 @@ class Guard:
                 model.register_load_state_dict_post_hook(ModelHook(self._after_load)),
             ]
 
+    def wait(self) -> None:
+        """Begin at once, since a schedule waits for steps."""
+        self.waiting.scheduled = True
+        self.watch()
+
     def look(self, names: Iterable[str] | None = None) -> None:
-        """Look at the pruned weights of these parameters, or of all; set to zero what is not, and say so."""
+        """Look at the pruned weights of these parameters, or of all; set to zero what is not, and say so once."""
         revived = [name for name in (self.zeros.alive if names is None else names) if self.zeros.revived(name)]
         if revived:
             with torch.no_grad():
                 for name in revived:
                     self.zeros.hold_(name)
-            warn(_WRITTEN.format(some(map(repr, revived), _SHOWN)))
+            if not self.said:
+                self.said = True
+                kinds = some(dict.fromkeys(self.optimizers), _SHOWN)
+                warn(_WRITTEN.format(some(map(repr, revived), _SHOWN), _BY.format(kinds) if kinds else _NO_OPTIMIZER))
 
     @torch.no_grad()
     def put_back_(self) -> None:
@@ -90,9 +110,14 @@ class Guard:
             names, self.loaded = list(self.loaded), {}
             warn(_LOADED.format(some(map(repr, names), _SHOWN)))
 
+    def stepped(self) -> None:
+        """There was a step of an optimizer that is watched."""
+        self.settle()
+        self.waiting.stepped()
+
     def release(self) -> None:
         """Look no more."""
-        self.loaded = {}
+        self.loaded, self.said = {}, False
         for handle in self.handles:
             handle.remove()
         self.handles = []
@@ -101,13 +126,15 @@ class Guard:
         self.settle()
         first, self.trained = self.trained and not module.training, module.training
         self.look(None if first else self.zeros.touched())
+        if module.training and torch.is_grad_enabled():
+            self.waiting.passed(self.zeros.params, self.optimizers)
 
     def _before_state_dict(self, module: nn.Module, prefix: str, keep_vars: bool) -> None:
         self.settle()
         self.look()
 
     def _after_load(self, module: nn.Module, keys: Any) -> None:
-        present: Mapping[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+        present: Mapping[str, Tensor] = dict(plain(self.model).named_parameters(remove_duplicate=False))
         for name, param in self.zeros.params.items():
             if present.get(name, param) is not param:
                 self.zeros.rebind_(name, present[name])

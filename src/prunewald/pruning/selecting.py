@@ -96,7 +96,8 @@ def _reached(plan: Plan, scores: Scores, asked: Mapping[str, Count], alive: Mapp
         if total > left and not plan.request.rising:
             raise ValueError(
                 f"sparsity {plan.request.sparsity!r} would bring weights of {name!r} back: it is to keep {total:,} of "
-                f"{mask.numel():,}, but {mask.numel() - left:,} are pruned already. Ask for more, or by layer"
+                f"{mask.numel():,}, but {mask.numel() - left:,} are pruned already. Ask for more, or by "
+                "layer; after reset() all weights compete again"
             )
         # A single row may have lost more than it is to lose now, and keeps what it has.
         counts[name] = _least_by_row(count, mask) if isinstance(count, Tensor) else min(total, left)

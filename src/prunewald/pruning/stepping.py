@@ -13,7 +13,8 @@ from prunewald.pruning.holding.holding import Holding
 class Stepping:
     """Runs what belongs around each optimizer step, in order: holdings make ready, the step, `after`, holdings settle.
 
-    `after(at, optimizer)` is what the Pruner does after a step of its optimizer number `at`.
+    `after(at, optimizer)` is what the Pruner does after a step of its optimizer number `at`. `kept` are they and
+    what is wrapped around them, one for each state that is kept.
     """
 
     def __init__(
@@ -21,8 +22,10 @@ class Stepping:
         optimizers: Sequence[Optimizer],
         owners: Sequence[Collection[str]],
         after: Callable[[int, Optimizer], None],
+        kept: Sequence[Any] = (),
     ) -> None:
         self.optimizers, self._owners, self._after = optimizers, owners, after
+        self.kept = kept or optimizers
         self.holdings: list[Holding] = []
         hook = torch.compiler.disable(self._after_step)
         self._handles: list[Any] = [optimizer.register_step_post_hook(hook) for optimizer in optimizers]
@@ -97,6 +100,17 @@ class Stepping:
             f"a step of {type(optimizer).__name__}, which this Pruner was not given: make a new one as "
             "Pruner(model, optimizer) with the optimizer that steps, or with what wraps it"
         )
+
+
+def after_backward(act: Callable[[], None]) -> None:
+    """Do something now, or at the end of the backward pass under way, which still needs the weights as they are.
+
+    Some loops step each parameter within the backward pass, as soon as its gradient is there.
+    """
+    if torch._C._current_graph_task_id() == -1:
+        act()
+    else:
+        torch.autograd.Variable._execution_engine.queue_callback(torch.no_grad()(act))
 
 
 def _remove(handles: list[Any]) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from prunewald.core.base import Estimate, Online
 from prunewald.core.weights import Weight
+from prunewald.model.modules import plain
 from prunewald.model.optimizers import forget_, forget_history_
 from prunewald.model.slices import Slice
 from prunewald.pruning.describing import describe
@@ -22,6 +23,10 @@ from prunewald.pruning.selecting import select
 from prunewald.pruning.stepping import Stepping
 from prunewald.pruning.watching import Reading, Watcher
 
+_UNCHANGED = (
+    "{} keeps {} in a form that cannot be cleared at pruned places, such as 8 bits: "
+    "it stays as it is and fades, while the zeros are held after every step"
+)
 _DETACHED = "this Pruner was detached: make a new one to go on pruning"
 
 
@@ -68,22 +73,26 @@ class Subject:
             return {name: reading.sigma(weight) for name, weight in weights.items()}
 
     @torch.no_grad()
-    def hold(self, masks: Mapping[str, Tensor]) -> None:
-        """Hold the zeros of these masks from now on; what would move a pruned weight without a gradient is cleared."""
+    def hold(self, masks: Mapping[str, Tensor]) -> list[str]:
+        """Hold the zeros of these masks from now on; what would move a pruned weight without a gradient is cleared.
+
+        Notes for the report say where that cannot be.
+        """
         if not self.zeros.attached:
             raise ValueError(_DETACHED)
         for holding in list(self.stepping.holdings):
             if holding.competes:
                 holding.ready_(list(self.zeros.params))  # what the last choice brings back has its own value, not zero
                 self.stepping.drop(holding)
-        for (
-            optimizer
-        ) in self.stepping.optimizers:  # first, so that a state which cannot be changed leaves the model alone
+        left: dict[str, str] = {}  # by optimizer, the first state that cannot be cleared
+        for optimizer in self.stepping.kept:  # first, so that a state which cannot be changed leaves the model alone
             forget_history_(optimizer)
             for name, alive in masks.items():
-                forget_(optimizer, self.zeros.params[name], alive)
+                for key in forget_(optimizer, self.zeros.params[name], alive):
+                    left.setdefault(type(optimizer).__name__, f"the {key} of {name!r}")
         self.guard.watch()
         self.zeros.set_(masks)
+        return [_UNCHANGED.format(*one) for one in left.items()]
 
     def release(self) -> None:
         """Hold nothing any more; what is attached stays so."""
@@ -105,6 +114,8 @@ class Subject:
         if not self.zeros.attached:
             raise ValueError(_DETACHED)
         present = dict(self.model.named_parameters())
+        if not present.keys() >= self.zeros.params.keys():  # a layer was compiled since
+            present = dict(plain(self.model).named_parameters())
         return weigh(self.zeros, present, all_alive=self._compete()), self.watcher.read(sigma)
 
     def _candidates(self, plan: Plan, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -83,6 +83,12 @@ class PrunerView:
         return self._subject.zeros.copies
 
     @property
+    def wrappers(self) -> list[Any]:
+        """What is around the optimizers and keeps state of its own: Lookahead does."""
+        inside = [id(optimizer.state) for optimizer in self.optimizers]
+        return [one for one in self._stepping.kept if id(one.state) not in inside]
+
+    @property
     def holdings(self) -> tuple[Holding, ...]:
         """What acts on the weights around each step beside the zeros: quantisation, surgery."""
         return tuple(self._stepping.holdings)

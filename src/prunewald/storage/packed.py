@@ -66,7 +66,7 @@ def save(
     if isinstance(pruner, nn.Module):
         model = plain(pruner)
     elif isinstance(pruner, Pruned):
-        model, masks, report = pruner.model, pruner.masks, pruner.report
+        model, masks, report = plain(pruner.model), pruner.masks, pruner.report
     else:
         given = type(pruner).__name__
         raise TypeError(f"save takes a pruner (with model, masks and report) or a torch.nn.Module, not a {given}")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.model.modules import plain
-from prunewald.model.optimizers import as_list
+from prunewald.model.optimizers import as_given, own_state, set_own_state_
 from prunewald.pruner import Pruner
 from prunewald.util.trees import copied
 
@@ -53,9 +53,10 @@ class Checkpoint:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer | list[Optimizer], *copies: nn.Module) -> None:
         self._models = tuple(plain(one) for one in (model, *copies))
-        self._optimizers = as_list(optimizer)
+        _, self._optimizers, kept, _ = as_given(optimizer)
         self._weights = [copied(one.state_dict()) for one in self._models]
         self._states = [copied(o.state_dict()) for o in self._optimizers]
+        self._wrappers = [(one, own_state(one)) for one in kept if one not in self._optimizers]
 
     @property
     def weights_(self) -> Rewind:
@@ -72,6 +73,8 @@ class Checkpoint:
             model.load_state_dict(weights)
         for optimizer, state in zip(self._optimizers, self._states, strict=True):
             optimizer.load_state_dict(copied(state))
+        for wrapper, states in self._wrappers:
+            set_own_state_(wrapper, states)
 
     def _set_lr_(self) -> None:
         for optimizer, state in zip(self._optimizers, self._states, strict=True):

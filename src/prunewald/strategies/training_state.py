@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from prunewald.model.optimizers import own_state, set_own_state_
 from prunewald.pruner import Pruner
 from prunewald.pruning.report import Report
 from prunewald.util.notices import warn
@@ -32,6 +33,7 @@ def take(pruner: Pruner, also: Sequence[Stateful] = ()) -> TrainingState:
         "model": copied(pruner.model.state_dict()),
         "grads": {name: copied(p.grad) for name, p in params if p.grad is not None},  # some criteria score by them
         "optimizers": [copied(o.state_dict()) for o in pruner.optimizers],
+        "wrappers": [own_state(one) for one in pruner.wrappers],
         "pruner": copied(pruner.state_dict()),
         "copies": [copied(copy.state_dict()) for copy in pruner.copies],
         "report": None if pruner.report is None else asdict(pruner.report),
@@ -52,6 +54,8 @@ def restore_(pruner: Pruner, state: Mapping[str, Any], also: Sequence[Stateful] 
         param.grad = None if grad is None else copied(grad).to(param.device)
     for optimizer, own in zip(pruner.optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(copied(own))
+    for wrapper, states in zip(pruner.wrappers, state.get("wrappers", []), strict=False):
+        set_own_state_(wrapper, states)
     pruner.load_state_dict(state["pruner"])
     for copy, own in zip(pruner.copies, state["copies"], strict=False):
         copy.load_state_dict(own)
