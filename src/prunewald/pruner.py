@@ -102,13 +102,13 @@ class Pruner(PrunerView):
         `uncertainty` is for this pruning alone, such as sigmas that were estimated for it. With `dry_run` nothing
         changes. On any error the model is as it was.
         """
-        masks, report = self.choose(sparsity, threshold=threshold, alpha=alpha, fdr=fdr, uncertainty=uncertainty)
+        masks, report = self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr), uncertainty))
         if dry_run:
             return replace(report, dry_run=True)
         self._subject.hold(masks)
         self._watcher.restart()
         before, self.report = self.report, report
-        if any(not row.kept for row in report.rows):
+        if any(loss.grave for loss in report.lost_rows) or any(not row.kept for row in report.rows):
             warn_emptied(report, () if before is None else before.emptied)
         return report
 

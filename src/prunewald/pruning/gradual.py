@@ -24,7 +24,7 @@ class Gradual:
         self._schedule, self._subject, self._plan = schedule, subject, plan
         self.owed = 0.0
         self.history: list[tuple[int, float, float]] = []  # of each pruning: the step, what was asked for, what it gave
-        self._emptied: Sequence[str] = ()  # by prunings before
+        self._emptied: Sequence[str] = ()  # what prunings before emptied, and was said
 
     def act_(self, step: int, *, first: bool) -> Report | None:
         """Do what is due or owed after a step, and report it; the estimator's window runs on."""
@@ -46,8 +46,9 @@ class Gradual:
         self.owed = 0.0
         if any(not torch.equal(mask, self._subject.zeros.mask(name)) for name, mask in masks.items()):
             self._subject.hold(masks)
-        warn_emptied(report, self._emptied)
-        self._emptied = report.emptied
+        self._emptied = warn_emptied(report, self._emptied)
+        if report.lost_rows:
+            _log.info("step %d: %s", step, report.notes[-1])
         return report
 
 
