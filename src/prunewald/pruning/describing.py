@@ -13,6 +13,7 @@ from prunewald.statistics import rank_correlation
 from prunewald.util.registry import brief, name_of
 from prunewald.util.text import some
 
+_MOST = 0.9  # a layer is nearly closed where more than this share of its rows is empty
 _RARE = 0.05  # what has a smaller chance is not expected
 _SAMPLE = 1 << 16  # enough for three digits of a rank correlation
 
@@ -22,7 +23,7 @@ def describe(plan: Plan, rows: Sequence[TensorReport], notes: Sequence[str], los
     emptied = [row.name for row in rows if not row.kept]
     said = [f"emptied: {', '.join(emptied)} lost all weights, and pass nothing on"] if emptied else []
     if losses:
-        shown = some([LOSS.format(*loss) for loss in losses], NAMED)
+        shown = some([LOSS.format_map(vars(loss)) for loss in losses], NAMED)
         said.append(f"output rows with no weight left: {shown}; scope='row' keeps a weight in each")
     return Report(
         rows,
@@ -55,7 +56,7 @@ def lost_rows(model: nn.Module, changes: Iterable[tuple[Slice, Tensor, Tensor, T
         if lost and kept:
             # The share of rows that would be empty if the weights that go were drawn evenly.
             chance = (1 - kept / after.numel()) ** (after.numel() // rows)
-            expected = chance if 2 * empty > rows else rows * chance if part.name == matrices[-1] else 1.0
+            expected = chance if empty > _MOST * rows else rows * chance if part.name == matrices[-1] else 1.0
             losses.append(RowLoss(part.name, lost, empty, rows, grave=expected < _RARE))
     return losses
 

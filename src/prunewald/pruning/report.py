@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 from prunewald.util.notices import warn
 from prunewald.util.tables import html_table, text_table
@@ -12,7 +12,7 @@ from prunewald.util.text import printable, some
 
 _HEAD = ("layer", "shape", "weights", "kept", "sparsity", "threshold", "dead", "rank corr. ABS", "overlap ABS")
 NAMED = 6  # so many of what was emptied are named in a warning or a note
-LOSS = "{0} {2:,} of {3:,}"  # a RowLoss in words
+LOSS = "{name} {empty:,} of {rows:,}"  # a RowLoss in words
 _LEFT = (0, 1)  # names and shapes; numbers stand to the right
 
 
@@ -41,7 +41,8 @@ class TensorReport:
         return 1 - self.kept / self.weights if self.weights else 0.0
 
 
-class RowLoss(NamedTuple):
+@dataclass(frozen=True)
+class RowLoss:
     """Output rows of a tensor that lost their last weight in a pruning: each is an output that no input changes."""
 
     name: str
@@ -88,7 +89,7 @@ class Report:
     def from_dict(cls, saved: Mapping[str, Any]) -> "Report":
         """A report, from the plain data that `dataclasses.asdict` made of it."""
         rows = [TensorReport(**row) for row in saved["rows"]]
-        return cls(**{**saved, "rows": rows, "lost_rows": [RowLoss(*loss) for loss in saved.get("lost_rows", ())]})
+        return cls(**{**saved, "rows": rows, "lost_rows": [RowLoss(**loss) for loss in saved.get("lost_rows", ())]})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -145,7 +146,7 @@ def warn_emptied(report: Report, said: Collection[str] = ()) -> list[str]:
         )
     losses = [loss for loss in report.lost_rows if loss.grave and f"rows of {loss.name}" not in said]
     if losses:
-        shown = some([LOSS.format(*loss) for loss in losses], NAMED)
+        shown = some([LOSS.format_map(vars(loss)) for loss in losses], NAMED)
         warn(
             f"{shown} output rows have no weight left, and these outputs are the same for every input: prune less, "
             "with scope='row', or ignore=... them"
