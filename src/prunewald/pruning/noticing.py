@@ -19,7 +19,7 @@ _LOADED = (
 )
 _WRITTEN = (
     "pruned weights of {} were written to outside of the optimizer steps that the Pruner sees (by an averaged copy, "
-    "`.data`, or an optimizer it was not given): they were set to zero again"
+    "an adapter that was merged, `.data`, or an optimizer it was not given): they were set to zero again"
 )
 
 

@@ -21,6 +21,11 @@ Sparsity: TypeAlias = float | Mapping[str, float]
 SigmaSource: TypeAlias = Online | Mapping[str, Tensor] | str  # what a caller may give for an uncertainty
 _SHOWN = 6  # so many names of what was left out are listed
 
+_ADAPTED = (
+    "adapters add to {} at every pass: where these are zero the sum is not, and merging fills their zeros; "
+    "merge first, then prune, for zeros that stay"
+)
+
 # What is taken where the caller names nothing.
 _TAU, _MAGNITUDE, _WALD, _SECOND_MOMENT = MagnitudeUncertainty(), Magnitude(), Wald(), SecondMoment()
 
@@ -174,7 +179,7 @@ def resolve(
         criterion = _TAU
     elif criterion is None and (missing := why_no_mean_square(params, stepping)):
         criterion = _MAGNITUDE
-        notes.append(f"criterion: magnitude, since {missing} ({_remedy(stepping)})")
+        notes.append(f"criterion: magnitude, since {missing} ({_remedy(params, stepping)})")
     elif criterion is None:
         criterion = _TAU
         notes.append("by default: tau with lambda* 1, sigma from the second moment that the optimizer keeps")
@@ -186,6 +191,8 @@ def resolve(
         notes += sigma.caveats()
     if slices.left_out:
         notes.append(_left_out(slices.left_out))
+    if slices.adapted:
+        notes.append(_ADAPTED.format(some(slices.adapted, _SHOWN)))
     shares = request.sparsity
     if isinstance(shares, Mapping):
         shares = by_slice(model, slices, shares)
@@ -202,13 +209,18 @@ def sigma_source(choices: Choices) -> Online:
     return _SECOND_MOMENT if choices.uncertainty is None else choices.uncertainty
 
 
-def _remedy(optimizers: Mapping[str, Optimizer]) -> str:
+def _remedy(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -> str:
     """What a caller who got no sigma can do to have one."""
+    if not all(param.requires_grad for param in params.values()):
+        return (
+            "the inputs of its layers, linear or convolutional, give sigma without gradients: prune(..., "
+            "uncertainty=pw.uncertainty.LayerLeastSquares().estimate(model, batches))"
+        )
     if optimizers:
         return "uncertainty=SecondMoment() or PseudoBootstrap(), given before training, would give sigma"
     return (
-        "data give sigma: uncertainty=FisherDiagonal().estimate(model, batches, loss); "
-        "so does uncertainty=PseudoBootstrap() with an optimizer that then trains"
+        "data give sigma: prune(..., uncertainty=pw.uncertainty.FisherDiagonal().estimate(model, batches, loss)); so "
+        "does an epoch of training after pruner = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap())"
     )
 
 
