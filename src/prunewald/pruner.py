@@ -39,7 +39,8 @@ class Pruner(PrunerView):
     - `criterion`, `uncertainty`, `scope`, `pattern`: a part or its short name. An uncertainty may also be a dict of
       sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, magnitude.
     - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
-      A pruning for which there is no sigma yet is put off, with a warning, until there is.
+      A pruning for which there is no sigma yet is put off, with a warning, until there is. `total_steps` is how long
+      the training is, epochs times batches: `schedule="cubic", total_steps=...` ends with it.
     - `targets`, `ignore`: names, globs, module types, modules, parameters, or slices: "conv1.weight[2]",
       ("fc.weight", index). By default the weights of layers by a table that can be extended
       (`prunewald.model.layouts`); what else has two or more dimensions is left out, and the report names it.
@@ -60,6 +61,7 @@ class Pruner(PrunerView):
         targets: Iterable[Target] | Target | None = None,
         ignore: Iterable[Target] | Target | None = None,
         schedule: Schedule | str | None = None,
+        total_steps: int | None = None,
     ) -> None:
         inside = plain(model)
         slices = find_slices(inside, targets, ignore)
@@ -69,7 +71,7 @@ class Pruner(PrunerView):
             refuse_sharded(self._params)
         optimizers = as_list(optimizer)
         self._owners = owned(self._params, optimizers)
-        self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule)
+        self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule, total_steps)
         self._choices.check(slices, self._params)
         watched = self._choices.watched
         self.report: Report | None = None  # of the last pruning, by a call or by the schedule
@@ -227,7 +229,12 @@ class Pruner(PrunerView):
         self.detach()
 
     def detach(self) -> None:
-        """Let go of model and optimizer: the zeros stay, nothing holds them any more."""
+        """Let go of model and optimizer: the zeros stay, nothing holds them any more.
+
+        A schedule that was under way goes no further, and a warning says where it stands.
+        """
+        if self._gradual is not None and self._subject.zeros.attached and self.steps:
+            self._gradual.warn_unfinished(self.sparsity, self.steps)
         leave(self, self._params)
         self._subject.guard.release()
         with torch.no_grad():

@@ -13,7 +13,7 @@ from prunewald.model.optimizers import stepped_by, why_no_mean_square
 from prunewald.model.slices import Slice, Slices
 from prunewald.model.targets import match
 from prunewald.uncertainty.second_moment import SecondMoment
-from prunewald.util.arguments import real, share
+from prunewald.util.arguments import real, share, whole
 from prunewald.util.registry import make
 from prunewald.util.text import some
 
@@ -41,13 +41,26 @@ class Choices:
     schedule: Schedule | None
 
     @classmethod
-    def of(cls, criterion: object, uncertainty: object, scope: object, pattern: object, schedule: object) -> "Choices":
-        """From parts, short names, classes, functions, or a dict of sigmas."""
+    def of(
+        cls,
+        criterion: object,
+        uncertainty: object,
+        scope: object,
+        pattern: object,
+        schedule: object,
+        total_steps: int | None = None,
+    ) -> "Choices":
+        """From parts, short names, classes, functions, or a dict of sigmas; a schedule is for so many steps in all."""
         chosen = None if criterion is None else make("criterion", criterion)
         sigma = None if uncertainty is None else online(uncertainty)
         if sigma is None and chosen is not None and chosen.uses_sigma:
             sigma = _SECOND_MOMENT
-        planned = None if schedule is None else make("schedule", schedule)
+        planned: Schedule | None = None if schedule is None else make("schedule", schedule)
+        if total_steps is not None:
+            whole("total_steps", total_steps, 1)
+            if planned is None:
+                raise ValueError(f"total_steps={total_steps} is for a schedule, and there is none: schedule='cubic'")
+            planned = planned.over(total_steps)
         return cls(chosen, sigma, make("scope", scope), make("pattern", pattern), planned)
 
     @property

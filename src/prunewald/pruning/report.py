@@ -63,6 +63,7 @@ class Report:
     notes: Sequence[str] = ()
     dry_run: bool = False
     pattern: str = "Element()"
+    unfinished: str = ""  # where the schedule stood, if it pruned and had not come to its end
     lost_rows: Sequence[RowLoss] = field(default=(), compare=False)  # in tensors that keep some; a file does not tell
 
     @property
@@ -113,12 +114,16 @@ class Report:
         return pandas.DataFrame(self.to_dict()["layers"]).set_index("name")
 
     def __str__(self) -> str:
-        words = map(printable, (*self.notes, self._title()))  # a file's report may say anything
+        words = map(printable, self._words())  # a file's report may say anything
         return "\n".join([*words, text_table(*self._cells(), left=_LEFT, total=self._total())])
 
     def _repr_html_(self) -> str:
-        words = "".join(f"<p>{escape(line)}</p>" for line in (*self.notes, self._title()))
+        words = "".join(f"<p>{escape(line)}</p>" for line in self._words())
         return words + html_table(*self._cells(), left=_LEFT, total=self._total())
+
+    def _words(self) -> list[str]:
+        """What is said above the table."""
+        return [*self.notes, *([self.unfinished] if self.unfinished else []), self._title()]
 
     def _cells(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         return _HEAD, [_row_cells(row) for row in self.rows]
