@@ -225,16 +225,13 @@ class Pruner(PrunerView):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None and self._gradual is not None and self._subject.zeros.attached:
+            self._gradual.warn_unfinished(self.sparsity, self.steps)  # a plain detach() may well be meant to stop it
         self.detach()
 
     def detach(self) -> None:
-        """Let go of model and optimizer: the zeros stay, nothing holds them any more.
-
-        A schedule that was under way goes no further, and a warning says where it stands.
-        """
-        if self._gradual is not None and self._subject.zeros.attached and self.steps:
-            self._gradual.warn_unfinished(self.sparsity, self.steps)
+        """Let go of model and optimizer: the zeros stay, nothing holds them any more."""
         leave(self, self._params)
         self._subject.guard.release()
         with torch.no_grad():

@@ -126,6 +126,20 @@ def test_the_end_of_a_with_block_before_that_of_the_schedule_is_a_warning():
     pruner.detach()
 
 
+def test_an_error_in_a_with_block_is_not_talked_over():
+    def fail(*_: object) -> None:
+        raise KeyError("of the user")
+
+    with pytest.raises(KeyError, match="of the user"), scheduled() as pruner:
+        go(pruner, range(5), step=fail)
+
+
+def test_to_detach_stops_it_without_a_word():
+    pruner = scheduled()
+    go(pruner, range(5))
+    pruner.detach()
+
+
 def test_checkpoints_and_validation_on_the_way_are_no_reason_to_warn():
     pruner = scheduled(total_steps=20)
     with warnings.catch_warnings():

@@ -51,7 +51,6 @@ def test_masks_are_handed_on():
     ],
     ids=["schedule", "surgery"],
 )
-@pytest.mark.filterwarnings("ignore:the schedule stands at")
 def test_one_at_work_is_not_disturbed(make):
     model, optimizer = trained()
     first = make(model, optimizer)

@@ -101,6 +101,8 @@ class Report:
         return settings | {
             "notes": list(self.notes),
             "dry_run": self.dry_run,
+            "unfinished": self.unfinished,
+            "lost_rows": [asdict(loss) for loss in self.lost_rows],
             "total": total,
             "layers": layers,
         }
