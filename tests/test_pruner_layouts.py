@@ -1,6 +1,7 @@
 """Patterns, rows and experts go by the layout of a layer, and what is emptied is said."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -251,3 +252,24 @@ def test_an_emptied_layer_is_a_warning_by_schedule_too():
     with pytest.warns(UserWarning, match="0.weight lost all"):
         step()
     step()
+
+
+def test_the_first_layer_emptied_by_a_global_cubic_is_a_warning():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    sigma = {name: torch.full_like(p, 9.0 if name == "0.weight" else 0.1) for name, p in model.named_parameters()}
+    schedule = pw.Cubic(0.97, begin=2, end=12, every=2)
+    choices = {"criterion": "magnitude-uncertainty", "uncertainty": sigma, "scope": "global"}
+    pruner = pw.Pruner(model, optimizer, schedule=schedule, **choices)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(12):
+            optimizer.zero_grad()
+            model(torch.randn(16, 20)).square().mean().backward()
+            optimizer.step()
+    said = [str(one.message) for one in caught]
+    assert sum("0.weight lost all" in text and "scope='layer'" in text for text in said) == 1
+    assert not pruner.masks["0.weight"].any()
+    assert pruner.report is not None
+    assert "0.weight" in pruner.report.emptied

@@ -430,3 +430,51 @@ class AdamBoth8bit(_Each):
 
 
 NO_MEAN_SQUARE[AdamBoth8bit] = "quantised"
+
+
+class LoraLinear(torch.nn.Module):
+    """PEFT 0.17, tuners/lora/layer.py, of one adapter, without dropout, DoRA and casts."""
+
+    def __init__(self, base_layer, adapter_name="default", r=2, lora_alpha=4):
+        super().__init__()
+        self.base_layer = base_layer
+        self.scaling = {adapter_name: lora_alpha / r}
+        self.lora_dropout = torch.nn.ModuleDict({adapter_name: torch.nn.Identity()})
+        self.lora_A = torch.nn.ModuleDict({adapter_name: torch.nn.Linear(base_layer.in_features, r, bias=False)})
+        self.lora_B = torch.nn.ModuleDict({adapter_name: torch.nn.Linear(r, base_layer.out_features, bias=False)})
+        self.lora_embedding_A = torch.nn.ParameterDict({})
+        self.lora_embedding_B = torch.nn.ParameterDict({})
+        torch.nn.init.zeros_(self.lora_B[adapter_name].weight)
+        self.merged_adapters = []
+
+    def get_delta_weight(self, adapter):
+        return self.lora_B[adapter].weight @ self.lora_A[adapter].weight * self.scaling[adapter]
+
+    def merge(self):
+        for active_adapter in self.lora_A:
+            self.base_layer.weight.data += self.get_delta_weight(active_adapter)
+            self.merged_adapters.append(active_adapter)
+
+    def unmerge(self):
+        while self.merged_adapters:
+            self.base_layer.weight.data -= self.get_delta_weight(self.merged_adapters.pop())
+
+    def forward(self, x):
+        result = self.base_layer(x)
+        if not self.merged_adapters:
+            for active_adapter in self.lora_A:
+                dropped = self.lora_dropout[active_adapter](x)
+                low = self.lora_A[active_adapter](dropped)
+                result = result + self.lora_B[active_adapter](low) * self.scaling[active_adapter]
+        return result
+
+
+def with_lora(model):
+    """PEFT's LoraModel, as get_peft_model leaves a model: linear layers are replaced, all but adapters are frozen."""
+    for name, child in list(model.named_modules()):
+        if type(child) is torch.nn.Linear:
+            parent = model.get_submodule(name.rpartition(".")[0])
+            setattr(parent, name.rpartition(".")[2], LoraLinear(child))
+    for name, param in model.named_parameters():
+        param.requires_grad = "lora_" in name
+    return model

@@ -40,7 +40,8 @@ class Pruner(PrunerView):
     - `criterion`, `uncertainty`, `scope`, `pattern`: a part or its short name. An uncertainty may also be a dict of
       sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, magnitude.
     - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
-      A pruning for which there is no sigma yet is put off, with a warning, until there is.
+      A pruning for which there is no sigma yet is put off, with a warning, until there is. `total_steps` is how long
+      the training is, epochs times batches: `schedule="cubic", total_steps=...` ends with it.
     - `targets`, `ignore`: names, globs, module types, modules, parameters, or slices: "conv1.weight[2]",
       ("fc.weight", index). By default the weights of layers by a table that can be extended
       (`prunewald.model.layouts`); what else has two or more dimensions is left out, and the report names it.
@@ -61,6 +62,7 @@ class Pruner(PrunerView):
         targets: Iterable[Target] | Target | None = None,
         ignore: Iterable[Target] | Target | None = None,
         schedule: Schedule | str | None = None,
+        total_steps: int | None = None,
     ) -> None:
         inside = plain(model)
         slices = find_slices(inside, targets, ignore)
@@ -70,7 +72,7 @@ class Pruner(PrunerView):
             refuse_sharded(self._params)
         names, optimizers, kept, evaluations = as_given(optimizer)
         self._owners = owned(self._params, optimizers)
-        self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule)
+        self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule, total_steps)
         self._choices.check(slices, self._params)
         watched = self._choices.watched
         self.report: Report | None = None  # of the last pruning, by a call or by the schedule
@@ -106,14 +108,14 @@ class Pruner(PrunerView):
         `uncertainty` is for this pruning alone, such as sigmas that were estimated for it. With `dry_run` nothing
         changes. On any error the model is as it was.
         """
-        masks, report = self.choose(sparsity, threshold=threshold, alpha=alpha, fdr=fdr, uncertainty=uncertainty)
+        masks, report = self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr), uncertainty))
         if dry_run:
             return replace(report, dry_run=True)
         if notes := self._subject.hold(masks):
             report = replace(report, notes=[*report.notes, *notes])
         self._watcher.restart()
         before, self.report = self.report, report
-        if any(not row.kept for row in report.rows):
+        if any(loss.grave for loss in report.lost_rows) or any(not row.kept for row in report.rows):
             warn_emptied(report, () if before is None else before.emptied)
         return report
 
@@ -229,7 +231,9 @@ class Pruner(PrunerView):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None and self._gradual is not None and self._subject.zeros.attached:
+            self._gradual.warn_unfinished(self.sparsity, self.steps)  # a plain detach() may well be meant to stop it
         self.detach()
 
     def detach(self) -> None:

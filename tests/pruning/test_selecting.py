@@ -1,10 +1,11 @@
 """From scores to masks: counts for each slice, limits, and what whole groups make of them."""
 
+import re
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import prunewald as pw
 from prunewald.core.allocation import Global, Layer, Row
@@ -106,3 +107,41 @@ def test_a_block_that_stays_brings_nothing_back():
     alive = ALIVE | {"a": WEIGHTS["a"] != 12}
     masks, _, _ = select(plan({"a": 2 / 3}, pattern=pw.Block(1, 4)), scores(), alive, None)
     assert kept(masks)["a"] == [9, 10, 11]
+
+
+# ---- what rounding makes of a sparsity -----------------------------------------------------------------------------
+
+
+def small_layers() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*[nn.Linear(3, 3) for _ in range(50)])
+
+
+def unlike(report) -> list[str]:
+    return [note for note in report.notes if "rounded" in note]
+
+
+def test_a_sparsity_that_small_tensors_cannot_reach_is_noted():
+    report = pw.Pruner(small_layers(), criterion="magnitude").prune(0.95)
+    (note,) = unlike(report)
+    assert re.search(r"88.89%.*not 95.00%.*scope='global'", note)
+
+
+def test_following_that_note_reaches_it():
+    pruner = pw.Pruner(small_layers(), criterion="magnitude", scope="global")
+    with pytest.warns(UserWarning, match="lost all"):
+        report = pruner.prune(0.95)
+    assert report.sparsity == pytest.approx(0.95, abs=0.002)
+    assert not unlike(report)
+
+
+def test_a_sparsity_that_is_reached_is_not_noted():
+    assert not unlike(pw.Pruner(nn.Linear(30, 30), criterion="magnitude").prune(0.95))
+    assert not unlike(pw.Pruner(small_layers(), criterion="magnitude").prune(threshold=0.3))
+
+
+def test_rows_and_levels_by_layer_are_noted_too():
+    report = pw.Pruner(nn.Linear(3, 8), criterion="magnitude", scope="row").prune(0.5)
+    assert re.search("66.67%.*not 50.00%", *unlike(report))
+    report = pw.Pruner(small_layers(), criterion="magnitude").prune({"0": 0.95, "1": 0.5})
+    assert re.search("66.67%.*not 72.50%", *unlike(report))

@@ -53,3 +53,9 @@ def test_strings_of_a_later_prunewald_are_ignored() -> None:
 def test_what_is_no_report(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         from_json(to_json(REPORT) | change)
+
+
+def test_where_a_schedule_stood_is_kept_and_nothing_where_it_was_done():
+    standing = replace(REPORT, unfinished="the schedule stands at 45.00% of 90.00%, step 300 of 10,000")
+    assert again(standing) == standing
+    assert "unfinished" not in to_json(REPORT)

@@ -196,6 +196,22 @@ class Schedule(ABC):
         """The sparsity it ends at; None where that is not known."""
         return None
 
+    @property
+    def last(self) -> int | None:
+        """The step it ends at; None where that is not known."""
+        return None
+
+    @property
+    def assumed(self) -> bool:
+        """Whether nobody told where it ends, so that its last step is only assumed."""
+        return False
+
+    def over(self, steps: int) -> "Schedule":
+        """This schedule, for a training of so many steps: itself, if it ends by then; an error otherwise."""
+        if self.last is not None and self.last > steps:
+            raise ValueError(f"{self!r} ends at step {self.last:,}, after total_steps={steps}: end it earlier")
+        return self
+
     @abstractmethod
     def __call__(self, step: int) -> float | None:
         """The sparsity to reach after an optimizer step (the first is 1); None for not now."""

@@ -1,11 +1,14 @@
 """When to prune, and how far: a schedule is a function of the optimizer's step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from prunewald.core.base import Schedule
 from prunewald.util.arguments import share, whole
 from prunewald.util.registry import schedule
+
+_END = 10_000  # where nobody tells how long the training is
+_TIMES = 20  # where it is told, a pruning comes at least so often
 
 
 @schedule("cubic")
@@ -16,32 +19,52 @@ class Cubic(Schedule):
     Fast at first, when much is redundant, and slower towards the end: final + (initial - final)(1 - t)³, where t runs
     from 0 to 1. With `begin` 0 the first pruning is that of step `every`: there is no step 0.
 
+    Without an `end` it ends with the training, where a Pruner is told its `total_steps`, and prunes at least twenty
+    times on the way; where it is not, step 10,000 is the end.
+
     >>> [round(Cubic(0.8, begin=0, end=4, every=1)(step), 4) for step in range(1, 5)]
     [0.4625, 0.7, 0.7875, 0.8]
     """
 
     final: float = 0.9
     begin: int = 0
-    end: int = 10_000
+    end: int | None = None
     every: int = 100
     initial: float = 0.0
 
     def __post_init__(self) -> None:
         whole("begin", self.begin)
-        whole("end", self.end, 1)
+        if self.end is not None:
+            whole("end", self.end, 1)
         whole("every", self.every, 1)
-        if self.end <= self.begin:
-            raise ValueError(f"the schedule ends at step {self.end}, and begins at {self.begin}: end must be later")
+        if self.last <= self.begin:
+            raise ValueError(f"the schedule ends at step {self.last}, and begins at {self.begin}: end must be later")
         share("initial", self.initial)
         share("final", self.final)
         _check_rising((self.initial, self.final), "initial, final")
 
+    @property
+    def last(self) -> int:
+        """The step it ends at."""
+        return _END if self.end is None else self.end
+
+    @property
+    def assumed(self) -> bool:
+        """Whether nobody told where it ends."""
+        return self.end is None
+
+    def over(self, steps: int) -> Schedule:
+        """This schedule, ending with a training of so many steps if it has no end of its own."""
+        if self.end is not None:
+            return super().over(steps)
+        return replace(self, end=steps, every=min(self.every, max(1, (steps - self.begin) // _TIMES)))
+
     def __call__(self, step: int) -> float | None:
         """The sparsity that is due at a step: on the grid and at the end; None elsewhere."""
-        due = (step - self.begin) % self.every == 0 or step == self.end
-        if not self.begin <= step <= self.end or not due:
+        due = (step - self.begin) % self.every == 0 or step == self.last
+        if not self.begin <= step <= self.last or not due:
             return None
-        left = 1 - (step - self.begin) / (self.end - self.begin)
+        left = 1 - (step - self.begin) / (self.last - self.begin)
         return self.final + (self.initial - self.final) * left**3
 
 
@@ -67,6 +90,11 @@ class Stairs(Schedule):
     def final(self) -> float:
         """The last level."""
         return self.levels[-1]
+
+    @property
+    def last(self) -> int:
+        """The step of the last level."""
+        return self.begin + self.every * (len(self.levels) - 1)
 
     def __call__(self, step: int) -> float | None:
         """The level that is due at a step; None where none is."""

@@ -10,7 +10,8 @@ that the table does not know is a weight only where all of this holds:
 - its module is no norm and no embedding by the name of its class: LlamaRMSNorm, PatchEmbedding.
 
 A parameter of three dimensions is a stack of experts, one matrix each, where the name of its class, its module or
-itself says "expert". Routers, which choose among experts, are left out.
+itself says "expert". Routers, which choose among experts, are left out. So are adapters, which add to the weight beside
+them, and are known by the names that PEFT gives them: "lora_A", "hada_w1_a", ...
 """
 
 import re
@@ -89,6 +90,7 @@ _NORM = re.compile(r"[Nn]orm(?![a-z])|Normali[sz]ation")
 _LOOKUP = re.compile(r"Embed")
 _LAYER = re.compile(r"Linear|Conv|Dense")  # NormedLinear is a linear layer
 _WEIGHT = re.compile(r"(^|_)(w|weights?|kernels?|filters?|matrix|proj|projection)\d*(_|$)", re.IGNORECASE)
+_ADAPTER = re.compile(r"(lora|hada|lokr|oft|boft|vera|ia3|hra|randlora)_")
 _SHORT = re.compile(r"^(W[A-Za-z]{0,2}|w[qkvo]?)\d*$")
 _OTHER = re.compile(
     r"bias|scale|gamma|embed|token|pos_|position|temperature|norm|mask|logit|alpha|table", re.IGNORECASE
@@ -123,17 +125,21 @@ class Survey:
     """What the parameters of a model are, by name: weights with their layouts, and others of two or more dimensions.
 
     Biases are in neither. `derived` says why a parameter is not what its layer multiplies with: that is made from it at
-    every pass.
+    every pass. `adapted` are the weights that adapters add to.
     """
 
     weights: dict[str, Layout] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
     derived: dict[str, str] = field(default_factory=dict)
+    adapted: list[str] = field(default_factory=list)
 
 
 def survey(model: nn.Module) -> Survey:
     """Go through the parameters of a model; a tied one is no weight where one of its places says so."""
     found, names, barred = Survey(), {id(p): name for name, p in model.named_parameters()}, set(_routed(model))
+    with_adapter = [m for m in model.modules() if any(map(_ADAPTER.match, (*m._modules, *m._parameters)))]
+    for module in with_adapter:
+        barred |= {id(param) for name, param in module.named_parameters() if _ADAPTER.match(name)}
     for place, module in model.named_modules():
         for leaf, param in module._parameters.items():
             if param is None or param.dim() < 2 or not param.is_floating_point() or not param.numel():
@@ -149,6 +155,8 @@ def survey(model: nn.Module) -> Survey:
             found.derived |= _derived(place, module)
     large = [name for name, param in model.named_parameters() if param.dim() >= 2]
     found.others = [n for n in large if n not in found.weights and not n.rpartition(".")[2].startswith("bias")]
+    beside = {id(param) for module in with_adapter for param in module.parameters()}
+    found.adapted = [name for name in found.weights if id(model.get_parameter(name)) in beside] if beside else []
     return found
 
 

@@ -128,6 +128,8 @@ def keeps_mean_square(optimizer: Optimizer | None, param: Tensor) -> bool:
 def why_no_mean_square(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -> str:
     """Why some parameter has no mean squared gradient; empty where each has an optimizer that keeps one."""
     for name, param in params.items():
+        if not param.requires_grad:
+            return f"{name!r} does not require gradients"
         found = mean_square_state(optimizers.get(name), param)
         if isinstance(found, str):
             return f"there is no second moment of {name!r}: {found}"

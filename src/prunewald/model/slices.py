@@ -37,3 +37,4 @@ class Slices(tuple[Slice, ...]):
     """The slices that are pruned, and the names of what looked like weights and was left out by default."""
 
     left_out: Sequence[str] = ()
+    adapted: Sequence[str] = ()  # the parameters among them that adapters add to

@@ -83,6 +83,7 @@ def find_slices(
         _check_overlap(kept, params)
     slices = Slices(kept)
     slices.left_out = known.others if targets is None else ()
+    slices.adapted = [name for name in known.adapted if any(part.param == name for part in kept)]
     return slices
 
 

@@ -1,30 +1,64 @@
 """What a choice of weights means, in the figures of a report."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from prunewald.core.ranking import Ranked
+from prunewald.model.slices import Slice
 from prunewald.pruning.plan import Plan
-from prunewald.pruning.report import Report, TensorReport
+from prunewald.pruning.report import LOSS, NAMED, Report, RowLoss, TensorReport
 from prunewald.statistics import rank_correlation
 from prunewald.util.registry import brief, name_of
+from prunewald.util.text import some
 
+_MOST = 0.9  # a layer is nearly closed where more than this share of its rows is empty
+_RARE = 0.05  # what has a smaller chance is not expected
 _SAMPLE = 1 << 16  # enough for three digits of a rank correlation
 
 
-def describe(plan: Plan, rows: Sequence[TensorReport], notes: Sequence[str]) -> Report:
-    """The report of a pruning: its plan in words, and what became of each slice."""
+def describe(plan: Plan, rows: Sequence[TensorReport], notes: Sequence[str], losses: Sequence[RowLoss]) -> Report:
+    """The report of a pruning: its plan in words, and what became of each slice and of the rows in it."""
     emptied = [row.name for row in rows if not row.kept]
+    said = [f"emptied: {', '.join(emptied)} lost all weights, and pass nothing on"] if emptied else []
+    if losses:
+        shown = some([LOSS.format_map(vars(loss)) for loss in losses], NAMED)
+        said.append(f"output rows with no weight left: {shown}; scope='row' keeps a weight in each")
     return Report(
         rows,
         brief(plan.criterion),
         "" if plan.uncertainty is None else brief(plan.uncertainty),
         name_of("scope", plan.scope),
-        [*notes, *([f"emptied: {', '.join(emptied)} lost all weights, and pass nothing on"] if emptied else [])],
+        [*notes, *said],
         pattern=brief(plan.pattern),
+        lost_rows=losses,
     )
+
+
+def lost_rows(model: nn.Module, changes: Iterable[tuple[Slice, Tensor, Tensor, Tensor]]) -> list[RowLoss]:
+    """Which parameters lost output rows: given are slices, each with its weights and its masks before and after.
+
+    A row that was zero before is nothing new, and where all rows are empty the tensor is. Of a part of a parameter it
+    is not known which axis the outputs are on.
+    """
+    matrices = [name for name, param in model.named_parameters() if param.dim() > 1]
+    losses = []
+    for part, weight, alive, keep in changes:
+        if part.index is not None or keep.dim() < 2 or keep is alive:
+            continue
+        before, after = alive & (weight != 0), keep
+        if part.layout is not None:
+            before, after = part.layout.swap(before), part.layout.swap(after)
+        filled = after.flatten(1).any(1)
+        rows, empty, kept = len(filled), int((~filled).sum()), int(after.sum())
+        lost = int((before.flatten(1).any(1) & ~filled).sum())
+        if lost and kept:
+            # The share of rows that would be empty if the weights that go were drawn evenly.
+            chance = (1 - kept / after.numel()) ** (after.numel() // rows)
+            expected = chance if empty > _MOST * rows else rows * chance if part.name == matrices[-1] else 1.0
+            losses.append(RowLoss(part.name, lost, empty, rows, grave=expected < _RARE))
+    return losses
 
 
 def untouched_row(name: str, keep: Tensor) -> TensorReport:

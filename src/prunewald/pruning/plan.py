@@ -13,13 +13,18 @@ from prunewald.model.optimizers import stepped_by, why_no_mean_square
 from prunewald.model.slices import Slice, Slices
 from prunewald.model.targets import match
 from prunewald.uncertainty.second_moment import SecondMoment
-from prunewald.util.arguments import real, share
+from prunewald.util.arguments import real, share, whole
 from prunewald.util.registry import make
 from prunewald.util.text import some
 
 Sparsity: TypeAlias = float | Mapping[str, float]
 SigmaSource: TypeAlias = Online | Mapping[str, Tensor] | str  # what a caller may give for an uncertainty
 _SHOWN = 6  # so many names of what was left out are listed
+
+_ADAPTED = (
+    "adapters add to {} at every pass: where these are zero the sum is not, and merging fills their zeros; "
+    "merge first, then prune, for zeros that stay"
+)
 
 # What is taken where the caller names nothing.
 _TAU, _MAGNITUDE, _WALD, _SECOND_MOMENT = MagnitudeUncertainty(), Magnitude(), Wald(), SecondMoment()
@@ -36,13 +41,26 @@ class Choices:
     schedule: Schedule | None
 
     @classmethod
-    def of(cls, criterion: object, uncertainty: object, scope: object, pattern: object, schedule: object) -> "Choices":
-        """From parts, short names, classes, functions, or a dict of sigmas."""
+    def of(
+        cls,
+        criterion: object,
+        uncertainty: object,
+        scope: object,
+        pattern: object,
+        schedule: object,
+        total_steps: int | None = None,
+    ) -> "Choices":
+        """From parts, short names, classes, functions, or a dict of sigmas; a schedule is for so many steps in all."""
         chosen = None if criterion is None else make("criterion", criterion)
         sigma = None if uncertainty is None else online(uncertainty)
         if sigma is None and chosen is not None and chosen.uses_sigma:
             sigma = _SECOND_MOMENT
-        planned = None if schedule is None else make("schedule", schedule)
+        planned: Schedule | None = None if schedule is None else make("schedule", schedule)
+        if total_steps is not None:
+            whole("total_steps", total_steps, 1)
+            if planned is None:
+                raise ValueError(f"total_steps={total_steps} is for a schedule, and there is none: schedule='cubic'")
+            planned = planned.over(total_steps)
         return cls(chosen, sigma, make("scope", scope), make("pattern", pattern), planned)
 
     @property
@@ -174,7 +192,7 @@ def resolve(
         criterion = _TAU
     elif criterion is None and (missing := why_no_mean_square(params, stepping)):
         criterion = _MAGNITUDE
-        notes.append(f"criterion: magnitude, since {missing} ({_remedy(stepping)})")
+        notes.append(f"criterion: magnitude, since {missing} ({_remedy(params, stepping)})")
     elif criterion is None:
         criterion = _TAU
         notes.append("by default: tau with lambda* 1, sigma from the second moment that the optimizer keeps")
@@ -186,6 +204,8 @@ def resolve(
         notes += sigma.caveats()
     if slices.left_out:
         notes.append(_left_out(slices.left_out))
+    if slices.adapted:
+        notes.append(_ADAPTED.format(some(slices.adapted, _SHOWN)))
     shares = request.sparsity
     if isinstance(shares, Mapping):
         shares = by_slice(model, slices, shares)
@@ -202,13 +222,18 @@ def sigma_source(choices: Choices) -> Online:
     return _SECOND_MOMENT if choices.uncertainty is None else choices.uncertainty
 
 
-def _remedy(optimizers: Mapping[str, Optimizer]) -> str:
+def _remedy(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -> str:
     """What a caller who got no sigma can do to have one."""
+    if not all(param.requires_grad for param in params.values()):
+        return (
+            "the inputs of its layers, linear or convolutional, give sigma without gradients: prune(..., "
+            "uncertainty=pw.uncertainty.LayerLeastSquares().estimate(model, batches))"
+        )
     if optimizers:
         return "uncertainty=SecondMoment() or PseudoBootstrap(), given before training, would give sigma"
     return (
-        "data give sigma: uncertainty=FisherDiagonal().estimate(model, batches, loss); "
-        "so does uncertainty=PseudoBootstrap() with an optimizer that then trains"
+        "data give sigma: prune(..., uncertainty=pw.uncertainty.FisherDiagonal().estimate(model, batches, loss)); so "
+        "does an epoch of training after pruner = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap())"
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
@@ -11,7 +11,8 @@ from prunewald.util.tables import html_table, text_table
 from prunewald.util.text import printable, some
 
 _HEAD = ("layer", "shape", "weights", "kept", "sparsity", "threshold", "dead", "rank corr. ABS", "overlap ABS")
-_NAMED = 6  # so many of what was emptied are named in a warning
+NAMED = 6  # so many of what was emptied are named in a warning or a note
+LOSS = "{name} {empty:,} of {rows:,}"  # a RowLoss in words
 _LEFT = (0, 1)  # names and shapes; numbers stand to the right
 
 
@@ -41,6 +42,17 @@ class TensorReport:
 
 
 @dataclass(frozen=True)
+class RowLoss:
+    """Output rows of a tensor that lost their last weight in a pruning: each is an output that no input changes."""
+
+    name: str
+    lost: int  # in this pruning
+    empty: int  # by now
+    rows: int
+    grave: bool  # whether it is worth a warning, and not what is to be expected
+
+
+@dataclass(frozen=True)
 class Report:
     """What `Pruner.prune` did, or with `dry_run` would do. Prints as a table."""
 
@@ -51,6 +63,8 @@ class Report:
     notes: Sequence[str] = ()
     dry_run: bool = False
     pattern: str = "Element()"
+    unfinished: str = ""  # where the schedule stood, if it pruned and had not come to its end
+    lost_rows: Sequence[RowLoss] = field(default=(), compare=False)  # in tensors that keep some; a file does not tell
 
     @property
     def weights(self) -> int:
@@ -75,7 +89,8 @@ class Report:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "Report":
         """A report, from the plain data that `dataclasses.asdict` made of it."""
-        return cls(**{**saved, "rows": [TensorReport(**row) for row in saved["rows"]]})
+        rows = [TensorReport(**row) for row in saved["rows"]]
+        return cls(**{**saved, "rows": rows, "lost_rows": [RowLoss(**loss) for loss in saved.get("lost_rows", ())]})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -86,6 +101,8 @@ class Report:
         return settings | {
             "notes": list(self.notes),
             "dry_run": self.dry_run,
+            "unfinished": self.unfinished,
+            "lost_rows": [asdict(loss) for loss in self.lost_rows],
             "total": total,
             "layers": layers,
         }
@@ -99,12 +116,16 @@ class Report:
         return pandas.DataFrame(self.to_dict()["layers"]).set_index("name")
 
     def __str__(self) -> str:
-        words = map(printable, (*self.notes, self._title()))  # a file's report may say anything
+        words = map(printable, self._words())  # a file's report may say anything
         return "\n".join([*words, text_table(*self._cells(), left=_LEFT, total=self._total())])
 
     def _repr_html_(self) -> str:
-        words = "".join(f"<p>{escape(line)}</p>" for line in (*self.notes, self._title()))
+        words = "".join(f"<p>{escape(line)}</p>" for line in self._words())
         return words + html_table(*self._cells(), left=_LEFT, total=self._total())
+
+    def _words(self) -> list[str]:
+        """What is said above the table."""
+        return [*self.notes, *([self.unfinished] if self.unfinished else []), self._title()]
 
     def _cells(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         return _HEAD, [_row_cells(row) for row in self.rows]
@@ -119,13 +140,25 @@ class Report:
         return f"{verb} by {self.criterion}{sigma}, scope {self.scope}{pattern}"
 
 
-def warn_emptied(report: Report, before: Collection[str]) -> None:
-    """Warn of what lost its last weight; what was empty `before` has been said."""
-    if fresh := [name for name in report.emptied if name not in before]:
+def warn_emptied(report: Report, said: Collection[str] = ()) -> list[str]:
+    """Warn of what lost its last weight, and of layers that lost outputs; of what is in `said` there is no warning.
+
+    What is said by now is returned: names of tensors, and "rows of" such a name.
+    """
+    emptied = [name for name in report.emptied if name not in said]
+    if emptied:
         warn(
-            f"{some(fresh, _NAMED)} lost all weights, and pass nothing on: prune less, with scope='layer', "
+            f"{some(emptied, NAMED)} lost all weights, and pass nothing on: prune less, with scope='layer', "
             "or ignore=... them"
         )
+    losses = [loss for loss in report.lost_rows if loss.grave and f"rows of {loss.name}" not in said]
+    if losses:
+        shown = some([LOSS.format_map(vars(loss)) for loss in losses], NAMED)
+        warn(
+            f"{shown} output rows have no weight left, and these outputs are the same for every input: prune less, "
+            "with scope='row', or ignore=... them"
+        )
+    return [*said, *emptied, *(f"rows of {loss.name}" for loss in losses)]
 
 
 def _plain(value: Any) -> Any:

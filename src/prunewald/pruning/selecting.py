@@ -13,6 +13,8 @@ from prunewald.pruning.plan import Plan, Sparsity
 from prunewald.pruning.report import TensorReport
 from prunewald.pruning.significance import z_thresholds
 
+_NOTABLE = 0.005  # a sparsity further than this from the one asked for is noted
+
 
 def keep_counts(scope: Allocation, scores: Scores, shares: Sparsity) -> dict[str, Count]:
     """How many weights each slice keeps, of one sparsity, or of a dict by slice that leaves the others out."""
@@ -31,8 +33,9 @@ def select(
     if plan.shares is None:
         return *_by_limit(plan, scores, alive, _limits(plan, scores, degrees)), []
     asked = keep_counts(plan.scope, scores, plan.shares)
-    masks, rows = _by_count(plan, scores, alive, _reached(plan, scores, asked, alive))
-    return masks, rows, [] if plan.pattern.single else _unreached(plan.pattern, asked, rows)
+    counts, notes = _reached(plan, scores, asked, alive), _rounded(plan.shares, scores.sizes, asked)
+    masks, rows = _by_count(plan, scores, alive, counts)
+    return masks, rows, notes if plan.pattern.single else [*notes, *_unreached(plan.pattern, asked, rows)]
 
 
 def _by_count(
@@ -107,6 +110,20 @@ def _reached(plan: Plan, scores: Scores, asked: Mapping[str, Count], alive: Mapp
 def _least_by_row(count: Tensor, mask: Tensor) -> Tensor:
     living = torch.count_nonzero(mask.reshape(count.numel(), -1), dim=1).to(count.device)
     return torch.minimum(count, living)
+
+
+def _rounded(shares: Sparsity, sizes: Mapping[str, int], counts: Mapping[str, Count]) -> list[str]:
+    """A note where the counts of small tensors or rows, rounded one by one, add up to another sparsity."""
+    total = sum(sizes[name] for name in counts)
+    given = shares if isinstance(shares, Mapping) else dict.fromkeys(counts, shares)
+    asked = sum(share * sizes[name] for name, share in given.items()) / total
+    kept = sum(int(count.sum()) if isinstance(count, Tensor) else count for count in counts.values())
+    if abs(1 - kept / total - asked) <= _NOTABLE:
+        return []
+    return [
+        f"{1 - kept / total:.2%} are pruned, not {asked:.2%}: the count of each tensor (or row) is rounded, and at "
+        "least one weight stays; scope='global' rounds all together"
+    ]
 
 
 def _unreached(pattern: Pattern, asked: Mapping[str, Count], rows: Sequence[TensorReport]) -> list[str]:

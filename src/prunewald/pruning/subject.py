@@ -13,7 +13,7 @@ from prunewald.core.weights import Weight
 from prunewald.model.modules import plain
 from prunewald.model.optimizers import forget_, forget_history_
 from prunewald.model.slices import Slice
-from prunewald.pruning.describing import describe
+from prunewald.pruning.describing import describe, lost_rows
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
 from prunewald.pruning.plan import Plan
@@ -57,7 +57,10 @@ class Subject:
                 part.put_(masks.setdefault(part.param, now.clone()), own)
         if self.stepping.optimizers and not self.watcher.optimizers:
             notes.append("the optimizer steps none of the targets: nothing holds their zeros, and nothing moves them")
-        return masks, describe(plan, rows, [*plan.notes, *notes])
+        looked = ((s, self.zeros.params[s.param], present[s.param], chosen[s.name]) for s in self.slices)
+        # Patterns of groups empty rows on purpose.
+        losses = lost_rows(self.model, looked) if plan.pattern.single else []
+        return masks, describe(plan, rows, [*plan.notes, *notes], losses)
 
     def scores(self, plan: Plan) -> tuple[PlannedScores, Reading]:
         """The scores by the criterion of a plan, and what they were made from."""
@@ -113,10 +116,11 @@ class Subject:
         """The weights as a pruning sees them, and what is known of them."""
         if not self.zeros.attached:
             raise ValueError(_DETACHED)
-        present = dict(self.model.named_parameters())
+        compete, present = self._compete(), dict(self.model.named_parameters())
         if not present.keys() >= self.zeros.params.keys():  # a layer was compiled since
             present = dict(plain(self.model).named_parameters())
-        return weigh(self.zeros, present, all_alive=self._compete()), self.watcher.read(sigma)
+        reading = self.watcher.read(sigma)
+        return weigh(self.zeros, present, all_alive=compete), reading
 
     def _candidates(self, plan: Plan, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Which weights of each slice may be kept."""

@@ -104,6 +104,8 @@ class PrunerView:
         state = f"{len(self.slices)} targets, {self.sparsity:.2%} pruned"
         if revived := sum(map(self.zeros.revived, self._params)):
             state += f", {revived:,} pruned weights are not zero: apply_() sets them to zero again"
+        if self._gradual is not None and (where := self._gradual.standing(self.sparsity, self.steps)):
+            state += f", {where}"
         return f"{type(self).__name__}({type(self.model).__name__}, {chosen}, {state})"
 
     def _repr_html_(self) -> str:
@@ -129,8 +131,7 @@ class PrunerView:
     @property
     def at_work(self) -> str:
         """What the Pruner is in the middle of: a "schedule" that has not reached its end; empty where nothing is."""
-        ends = None if self.schedule is None else self.schedule.final
-        done = self.schedule is None or (ends is not None and self.sparsity >= ends - 1e-3)
+        done = self._gradual is None or self._gradual.finished(self.sparsity, self.steps)
         return "" if done or not self.zeros.attached else "schedule"
 
     @property

@@ -1,5 +1,6 @@
 """Save a pruned model to a packed file, and load it."""
 
+import os
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
@@ -16,6 +17,7 @@ from prunewald.storage.options import FileOptions, Size, Values
 from prunewald.storage.positions import Positions
 from prunewald.storage.state_dict import pack, same_bits, tied, unfit, unpack
 from prunewald.util.files import FilePath
+from prunewald.util.notices import warn
 
 M = TypeVar("M", bound=nn.Module)
 _SHOWN = 5
@@ -67,6 +69,8 @@ def save(
         model = plain(pruner)
     elif isinstance(pruner, Pruned):
         model, masks, report = plain(pruner.model), pruner.masks, pruner.report
+        if report is not None and report.unfinished:
+            warn(f"{os.fspath(path)!r} is saved before its pruning is done: {report.unfinished}")
     else:
         given = type(pruner).__name__
         raise TypeError(f"save takes a pruner (with model, masks and report) or a torch.nn.Module, not a {given}")

@@ -13,7 +13,8 @@ _REQUIRED = {"criterion", "uncertainty", "scope"}
 
 def to_json(report: Report) -> dict[str, Any]:
     """The report as plain data, as short as can be."""
-    settings = {name: getattr(report, name) for name in sorted(_SETTINGS)}
+    said = {name: getattr(report, name) for name in sorted(_SETTINGS)}
+    settings = {name: word for name, word in said.items() if word or name in _REQUIRED}
     return settings | {"notes": list(report.notes), "rows": [_to_list(row) for row in report.rows]}
 
 

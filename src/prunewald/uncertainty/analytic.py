@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from prunewald.core.base import Offline
 from prunewald.model.masking import Masks
 from prunewald.model.modules import evaluating
-from prunewald.uncertainty.curvature import Batches, Problem, pose
+from prunewald.uncertainty.batches import Batches
+from prunewald.uncertainty.curvature import Problem, pose
 from prunewald.uncertainty.diagnosis import BlockDiagnosis, Diagnosis, Sigmas
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.arguments import one_of, real

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from prunewald.core.base import Offline
 from prunewald.model.masking import Masks
-from prunewald.uncertainty.curvature import Batches
+from prunewald.uncertainty.batches import Batches
 from prunewald.util.arguments import one_of, whole
 from prunewald.util.registry import uncertainty
 

@@ -1,8 +1,7 @@
 """Scores, Fisher information and Hessian of a model's likelihood, from per-sample derivatives (torch.func)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -10,16 +9,19 @@ from torch.func import functional_call, grad, jacrev, jvp, vmap
 from torch.nn import functional as F
 
 from prunewald.model.masking import Masks, living
-from prunewald.uncertainty.likelihood import Loss, counted, likelihood, negative_log_likelihood, output_factor
+from prunewald.uncertainty.batches import Batches, Samples
+from prunewald.uncertainty.likelihood import Loss, likelihood, negative_log_likelihood, output_factor
 
-Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
-
-EMPTY = "batches, a {}, gave no sample to count: give pairs of inputs and targets (a generator can be read only once)"
 _ROWS = 1024  # outputs of samples differentiated at a time
 
 
-def pose(model: nn.Module, batches: Batches, loss: Loss, masks: Masks | None) -> "Problem":
-    """The problem of a model: its free parameters, and the samples that its loss counts."""
+def pose(
+    model: nn.Module, batches: Batches, loss: Loss, masks: Masks | None, *, passes: int | None = None
+) -> "Problem":
+    """The problem of a model: its free parameters, and the samples that its loss counts.
+
+    `passes` is how often the data will be gone through; None: several times.
+    """
     kind = likelihood(loss)
     alive = {n: a for n, a in living(model, masks).items() if model.get_parameter(n).requires_grad}
     if not alive:
@@ -28,11 +30,7 @@ def pose(model: nn.Module, batches: Batches, loss: Loss, masks: Masks | None) ->
         )
     if not any(bool(a.any()) for a in alive.values()):
         raise ValueError(f"masks leaves nothing of {', '.join(alive)} alive: a weight is alive where its mask is True")
-    pairs = (counted(x.detach(), y.detach(), loss) for x, y in batches)
-    data = [(x, y) for x, y in pairs if len(x)]
-    if not data:
-        raise ValueError(EMPTY.format(type(batches).__name__))
-    return Problem(model, data, kind, alive, torch.ones(()))
+    return Problem(model, Samples(batches, loss, passes=passes), kind, alive, torch.ones(()))
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Problem:
     """A model, its free parameters laid end to end, its data and its likelihood."""
 
     model: nn.Module
-    batches: Sequence[tuple[Tensor, Tensor]]
+    batches: Samples
     kind: str
     alive: Mapping[str, Tensor]  # by name of the parameters that take gradients, True where a weight is free
     precision: Tensor  # of each squared output, relative to the others
@@ -55,14 +53,13 @@ class Problem:
     @property
     def count(self) -> int:
         """How many samples there are."""
-        return sum(len(x) for x, _ in self.batches)
+        return self.batches.count
 
     @property
     def outputs(self) -> int:
         """How many numbers the model gives for a sample."""
-        x, _ = self.batches[0]
         with torch.no_grad():
-            return int(self.model(x[:1]).numel())
+            return int(self.model(self.batches.first).numel())
 
     @property
     def gain(self) -> float:

@@ -10,8 +10,9 @@ from torch.func import grad, vmap
 from prunewald.core.base import Offline
 from prunewald.model.masking import Masks
 from prunewald.model.modules import evaluating
-from prunewald.uncertainty.curvature import Batches, Problem, pose
-from prunewald.uncertainty.likelihood import Loss
+from prunewald.uncertainty.batches import Batches
+from prunewald.uncertainty.curvature import Problem, pose
+from prunewald.uncertainty.likelihood import Loss, likelihood
 from prunewald.util.arguments import one_of
 from prunewald.util.registry import uncertainty
 
@@ -35,9 +36,14 @@ class FisherDiagonal(Offline):
     def estimate(
         self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None
     ) -> dict[str, Tensor]:
-        """Standard errors by parameter name; infinite where a mask says pruned."""
+        """Standard errors by parameter name; infinite where a mask says pruned.
+
+        `batches` are read as they come, none is kept. Squared errors need them twice, for the variance of the residuals
+        first: a generator, which can be read only once, is kept in memory then, so give a list or a DataLoader.
+        """
         with evaluating(model):
-            problem, variance = pose(model, batches, loss, masks).balanced()
+            passes = 2 if likelihood(loss) == "squared_error" else 1
+            problem, variance = pose(model, batches, loss, masks, passes=passes).balanced()
             squares = self._squares(problem)
         # Gradients of squared errors are in units of the residuals' variance; at drawn labels they have variance one.
         scale = variance if self.labels == "data" else variance**0.5

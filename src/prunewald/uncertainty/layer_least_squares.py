@@ -11,7 +11,7 @@ from prunewald.core.base import Offline
 from prunewald.model.inputs import LAYERS, squares_met
 from prunewald.model.masking import Masks, living
 from prunewald.model.modules import evaluating
-from prunewald.uncertainty.curvature import EMPTY, Batches
+from prunewald.uncertainty.batches import EMPTY, Batches
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.registry import uncertainty
 
