@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
-from prunewald.distributed import in_group, refuse_sharded
+from prunewald.distributed import in_group, refuse_sharded, refuse_shards
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain
 from prunewald.model.optimizers import as_list, owned, step_taken
@@ -66,7 +66,7 @@ class Pruner(PrunerView):
         named = dict(inside.named_parameters())
         self._params: dict[str, Tensor] = {part.param: named[part.param] for part in slices}
         if in_group():
-            refuse_sharded(self._params)
+            refuse_shards(self._params)
         optimizers = as_list(optimizer)
         self._owners = owned(self._params, optimizers)
         self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule)
@@ -167,6 +167,7 @@ class Pruner(PrunerView):
     @torch.no_grad()
     def apply_(self) -> None:
         """Set the pruned weights to zero again; without an optimizer this is also the step the estimator sees."""
+        self._check_whole()
         self._subject.zeros.settle_(self._params)
         for holding in self.holdings:
             holding.settle_(self._params)
@@ -175,6 +176,8 @@ class Pruner(PrunerView):
             self._advance_(None)
 
     def _after_step(self, at: int, optimizer: Optimizer) -> None:
+        if in_group():
+            refuse_sharded(self.model, self._params)
         self._subject.guard.settle()
         self._subject.zeros.settle_(self._owners[at])
         self._watcher.update_(at, optimizer)
@@ -246,6 +249,7 @@ class Pruner(PrunerView):
         made anew. As in torch's own, the tensors of the estimator are the living ones: deepcopy what you keep in
         memory.
         """
+        self._check_whole()
         self._subject.guard.look()
         owed = 0.0 if self._gradual is None else self._gradual.owed
         # All keys are always there: what the present state lacks, torch.distributed.checkpoint does not load.
@@ -254,6 +258,7 @@ class Pruner(PrunerView):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; one of other parameters or another kind of estimator is an error."""
+        self._check_whole()
         self._check_state(state)
         self._subject.guard.put_back_()
         self._steps = state["steps"]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from prunewald.core.base import Estimate, Online
 from prunewald.core.weights import Weight
+from prunewald.distributed import in_group, refuse_sharded
 from prunewald.model.optimizers import forget_, forget_history_
 from prunewald.model.slices import Slice
 from prunewald.pruning.describing import describe
@@ -72,6 +73,8 @@ class Subject:
         """Hold the zeros of these masks from now on; what would move a pruned weight without a gradient is cleared."""
         if not self.zeros.attached:
             raise ValueError(_DETACHED)
+        if in_group():
+            refuse_sharded(self.model, self.zeros.params)
         for holding in list(self.stepping.holdings):
             if holding.competes:
                 holding.ready_(list(self.zeros.params))  # what the last choice brings back has its own value, not zero
@@ -104,6 +107,8 @@ class Subject:
         """The weights as a pruning sees them, and what is known of them."""
         if not self.zeros.attached:
             raise ValueError(_DETACHED)
+        if in_group():
+            refuse_sharded(self.model, self.zeros.params)
         present = dict(self.model.named_parameters())
         return weigh(self.zeros, present, all_alive=self._compete()), self.watcher.read(sigma)
 
