@@ -260,3 +260,38 @@ def test_going_on_is_exact(estimator, through):
     expected = run(None)
     for stop in (2, 3, 8):
         assert same(run(stop), expected), stop
+
+
+def test_a_captured_graph_holds_the_zeros_of_later_prunings():
+    """Captured after the first pruning: the masks are written in place, so that a replay reads the present ones."""
+    torch.manual_seed(0)
+    model = net().cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, capturable=True)
+    pruner = pw.Pruner(model, optimizer)
+    x, y = (t.cuda() for t in (torch.randn(16, 6), torch.randn(16, 4)))
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=False)
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+        pruner.prune(0.5)
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    before = model[0].weight.detach().clone()
+    graph.replay()
+    assert not torch.equal(before, model[0].weight)
+    assert zeros_hold(model, pruner)
+    pruner.prune(0.8)
+    assert pruner.sparsity == pytest.approx(0.8, abs=0.02)
+    for _ in range(3):
+        graph.replay()
+    assert zeros_hold(model, pruner)

@@ -265,11 +265,11 @@ class Pruner(PrunerView):
         if self._gradual is not None:
             self._gradual.owed = float(state.get("owed", 0.0))
             self._gradual.history = [(int(step), *levels) for step, *levels in state.get("history", [])]
-        masks = {name: mask.clone() for name, mask in unpacked(state["masks"]).items()}
-        self._subject.zeros.alive = {name: mask for name, mask in masks.items() if not mask.all()}
+        masks = {name: mask.clone() for name, mask in unpacked(state["masks"]).items() if not mask.all()}
+        zeros = self._subject.zeros
+        zeros.alive = {name: mask for name, mask in zeros.alive.items() if name in masks}
         with torch.no_grad():
-            for name in self._subject.zeros.alive:
-                self._subject.zeros.hold_(name)
+            zeros.set_(masks)
         self._subject.guard.watch()
         self._watcher.load_state_dict(state)
 

@@ -214,7 +214,7 @@ class Sketch(NamedTuple):
     def of(cls, values: Tensor, step: int = _STEP) -> "Sketch":
         """Take one of every `step` values of an ascending tensor, and its last."""
         size = values.numel()
-        places = torch.arange(0, size - 1 + step, step).clamp(max=size - 1) if size else torch.arange(0)
+        places = torch.arange(0, size - 1 + step if size else 0, step, device="cpu").clamp(max=size - 1)
         return cls(values[places.to(values.device)].cpu(), places, size)
 
     def most_below(self, value: float) -> int:
@@ -312,7 +312,7 @@ def _radix(values: Callable[[], Iterable[Tensor]], k: int) -> tuple[Tensor, int,
         digit = int(digits[place])
         # The top digit carries the sign.
         prefix = digit - ((digit >> (_DIGIT - 1)) << _DIGIT) if prefix is None else (prefix << _DIGIT) | digit
-    value = torch.tensor(prefix, dtype=_INTS[example.dtype]).view(example.dtype)
+    value = torch.tensor(prefix, dtype=_INTS[example.dtype], device="cpu").view(example.dtype)
     return value, k, int(counts[digit])
 
 
@@ -329,7 +329,7 @@ def _histogram(bits: Tensor, shift: int, prefix: int | None) -> Tensor:
 
 def _ascending(prefix: int | None) -> Tensor:
     """The next digit's values in the order of the floats: the bits of negative floats count downwards."""
-    digits = torch.arange(1 << _DIGIT)
+    digits = torch.arange(1 << _DIGIT, device="cpu")
     if prefix is None:
         half = 1 << (_DIGIT - 1)
         return torch.cat([digits[half:].flip(0), digits[:half]])

@@ -177,7 +177,9 @@ class Surgery(Pruner):
         """The middle of the thresholds of each slice that has any; for a sparsity also the mask of the exact count."""
         if self.level is None:
             limits = self.threshold if isinstance(self.threshold, Mapping) else dict.fromkeys(scores, self.threshold)
-            return {name: (torch.tensor(limit, dtype=torch.float64), None) for name, limit in limits.items()}
+            return {
+                name: (torch.tensor(limit, dtype=torch.float64, device="cpu"), None) for name, limit in limits.items()
+            }
         counts = keep_counts(self.scope, scores, self.level)
         return {name: _lowest(scores[name], count, scores.layouts.get(name)) for name, count in counts.items()}
 

@@ -32,7 +32,7 @@ def pose(model: nn.Module, batches: Batches, loss: Loss, masks: Masks | None) ->
     data = [(x, y) for x, y in pairs if len(x)]
     if not data:
         raise ValueError(EMPTY.format(type(batches).__name__))
-    return Problem(model, data, kind, alive, torch.ones(()))
+    return Problem(model, data, kind, alive, torch.ones((), device="cpu"))
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Problem:
         """
         if self.kind != "squared_error":
             return self, 1.0
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device="cpu")
         with torch.no_grad():
             for x, y in self.samples():
                 output = self.model(x)

@@ -122,9 +122,21 @@ class Zeros(Holding):
 
     def set_(self, masks: Mapping[str, Tensor]) -> None:
         """Hold by these masks from now on."""
-        for name, mask in masks.items():
-            self.alive[name] = mask
+        self.put_(masks)
+        for name in masks:
             self.hold_(name)
+
+    def put_(self, masks: Mapping[str, Tensor]) -> None:
+        """Take these masks, and leave the weights as they are.
+
+        A mask is written over the one before: a captured CUDA graph goes on reading from that memory.
+        """
+        for name, mask in masks.items():
+            held = self.alive.get(name)
+            if held is None or held.device != self.params[name].device:
+                self.alive[name] = mask
+            else:
+                held.copy_(mask)
 
     def end_(self) -> None:
         """Let go: the zeros stay, nothing holds them any more."""
