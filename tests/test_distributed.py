@@ -11,6 +11,7 @@ from torch import multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import prunewald as pw
+from tests.resuming import same
 
 pytestmark = [
     pytest.mark.slow,
@@ -134,6 +135,35 @@ def detach_first(rank: int, port: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+def checkpoint(rank: int, port: int, folder: str) -> None:
+    """Save by torch.distributed.checkpoint from every rank, and load into fresh objects."""
+    join(rank, port)
+    import torch.distributed.checkpoint as dcp
+
+    def attached(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, pw.Pruner]:
+        torch.manual_seed(seed)
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        return model, optimizer, pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap(last=4))
+
+    model, optimizer, pruner = attached(0)
+    for step in range(12):
+        optimizer.zero_grad()
+        model(torch.randn(8, 12)).square().mean().backward()
+        optimizer.step()
+        if step == 5:
+            pruner.prune(0.7)
+    dcp.save({"model": model.module.state_dict(), "pruner": pruner.state_dict()}, checkpoint_id=f"{folder}/saved")
+    other, _, fresh = attached(1)
+    state = {"model": other.module.state_dict(), "pruner": fresh.state_dict()}
+    dcp.load(state, checkpoint_id=f"{folder}/saved")
+    other.module.load_state_dict(state["model"])
+    fresh.load_state_dict(state["pruner"])
+    equal = same(fresh.state_dict(), pruner.state_dict()) and fresh.sparsity == pruner.sparsity
+    torch.save(equal and same(other.state_dict(), model.state_dict()), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
 def test_every_rank_prunes_alike_by_every_criterion(tmp_path):
     multiprocessing.spawn(prune_alike, (free_port(), str(tmp_path)), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
@@ -165,3 +195,8 @@ def test_a_model_that_is_sharded_later_is_refused_in_one_sentence(tmp_path):
 def test_a_detached_pruner_lets_the_model_be_sharded(tmp_path):
     multiprocessing.spawn(detach_first, (free_port(), str(tmp_path)), nprocs=2)
     assert torch.load(tmp_path / "0.pt")
+
+
+def test_every_rank_loads_a_checkpoint_into_a_fresh_pruner(tmp_path):
+    multiprocessing.spawn(checkpoint, (free_port(), str(tmp_path)), nprocs=2)
+    assert all(torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
