@@ -24,6 +24,7 @@ class Zeros(Holding):
     def __init__(self, params: dict[str, Tensor]) -> None:
         self.params = params
         self.alive: dict[str, Tensor] = {}  # the masks of the parameters where anything was pruned
+        self.changes = 0  # how often masks were set: they are written in place, so that it cannot be seen from them
         self.copies: dict[nn.Module, dict[str, Tensor]] = {}  # each with its parameters that are held here
         self.attached = True
         self.hard = True  # False: pruned weights learn on in the dark, so neither steps nor gradients are masked
@@ -92,6 +93,7 @@ class Zeros(Holding):
 
     def clear_(self) -> None:
         """Prune nothing any more: the weights keep their values, zeros included, and all of them train."""
+        self.changes += 1
         if self.captured:
             warn(_CAPTURED.format("its masks were dropped"))
         self.captured = None
@@ -140,6 +142,7 @@ class Zeros(Holding):
 
         A mask is written over the one before: a captured CUDA graph goes on reading from that memory.
         """
+        self.changes += 1
         if self.captured is not None and not masks.keys() <= self.captured:
             self.captured = None
             warn(_CAPTURED.format("this pruning"))
