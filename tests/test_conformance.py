@@ -160,7 +160,9 @@ def test_the_state_of_an_estimator_is_tensors_and_numbers(uncertainty):
     def plain(value):
         if isinstance(value, dict):
             return all(isinstance(k, str) and plain(v) for k, v in value.items())
-        return all(map(plain, value)) if isinstance(value, list) else isinstance(value, torch.Tensor | int | float)
+        return (
+            all(map(plain, value)) if isinstance(value, list | tuple) else isinstance(value, torch.Tensor | int | float)
+        )
 
     assert plain(pruner.state_dict())
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import prunewald as pw
+from tests.resuming import same
 
 pytestmark = [
     pytest.mark.slow,
@@ -67,6 +69,101 @@ def refuse_shards(rank: int, port: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+def shard_later(rank: int, port: int, folder: str) -> None:
+    """Shard a model after its Pruner was attached, before and after a pruning; keep what each use of both says."""
+    join(rank, port)
+    found = {f"{when}, {how}": said(when, how, folder) for when in ("attached", "pruned") for how in ("all", "a part")}
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def said(when: str, how: str, folder: str) -> dict[str, str]:
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    pruner = pw.Pruner(model, optimizer)
+    x = torch.ones(2, 8)
+    model(x).sum().backward()
+    optimizer.step()
+    if when == "pruned":
+        pruner.prune(0.8)
+    state = pruner.state_dict()
+    fully_shard(model if how == "all" else model[2], mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
+    uses = {
+        "step": optimizer.step,
+        "prune": lambda: pruner.prune(0.9),
+        "dry_run": lambda: pruner.prune(0.9, dry_run=True),
+        "set_masks": lambda: pruner.set_masks(pruner.masks),
+        "apply_": pruner.apply_,
+        "sigma": pruner.sigma,
+        "sparsity": lambda: pruner.sparsity,
+        "state_dict": pruner.state_dict,
+        "load_state_dict": lambda: pruner.load_state_dict(state),
+        "save": lambda: pw.save(pruner, f"{folder}/{dist.get_rank()}.pw"),
+        "repr": lambda: raised(repr(pruner)),
+    }
+    if when == "pruned":  # with a new optimizer, a forward pass is the first that can tell
+        uses["forward"] = lambda: model(x)
+    return {name: refusal(use) for name, use in uses.items()}
+
+
+def raised(text: str) -> None:
+    raise TypeError(text)
+
+
+def refusal(use: Callable[[], object]) -> str:
+    try:
+        use()
+    except TypeError as error:
+        return str(error)
+    return "not refused"
+
+
+def detach_first(rank: int, port: int, folder: str) -> None:
+    """What the refusal advises: detach, shard, train on."""
+    join(rank, port)
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    with pw.Pruner(model, criterion="magnitude") as pruner:
+        pruner.prune(0.8)
+    fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (2,)))
+    model(torch.ones(2, 8)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    torch.save(True, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def checkpoint(rank: int, port: int, folder: str) -> None:
+    """Save by torch.distributed.checkpoint from every rank, and load into fresh objects."""
+    join(rank, port)
+    import torch.distributed.checkpoint as dcp
+
+    def attached(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, pw.Pruner]:
+        torch.manual_seed(seed)
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        return model, optimizer, pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap(last=4))
+
+    model, optimizer, pruner = attached(0)
+    for step in range(12):
+        optimizer.zero_grad()
+        model(torch.randn(8, 12)).square().mean().backward()
+        optimizer.step()
+        if step == 5:
+            pruner.prune(0.7)
+    dcp.save({"model": model.module.state_dict(), "pruner": pruner.state_dict()}, checkpoint_id=f"{folder}/saved")
+    other, _, fresh = attached(1)
+    state = {"model": other.module.state_dict(), "pruner": fresh.state_dict()}
+    dcp.load(state, checkpoint_id=f"{folder}/saved")
+    other.module.load_state_dict(state["model"])
+    fresh.load_state_dict(state["pruner"])
+    equal = same(fresh.state_dict(), pruner.state_dict()) and fresh.sparsity == pruner.sparsity
+    torch.save(equal and same(other.state_dict(), model.state_dict()), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
 def test_every_rank_prunes_alike_by_every_criterion(tmp_path):
     multiprocessing.spawn(prune_alike, (free_port(), str(tmp_path)), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
@@ -81,3 +178,25 @@ def test_sharded_parameters_are_refused_in_one_sentence(tmp_path):
     multiprocessing.spawn(refuse_shards, (free_port(), str(tmp_path)), nprocs=2)
     for rank in (0, 1):
         assert "'weight' is sharded" in torch.load(tmp_path / f"{rank}.pt")
+
+
+def test_a_model_that_is_sharded_later_is_refused_in_one_sentence(tmp_path):
+    multiprocessing.spawn(shard_later, (free_port(), str(tmp_path)), nprocs=2)
+    for rank in (0, 1):
+        for case, messages in torch.load(tmp_path / f"{rank}.pt").items():
+            name = "'0.weight'" if case.endswith("all") else "'2.weight'"
+            for use, message in messages.items():
+                assert f"{name} " in message, (case, use)
+                assert " sharded over processes" in message, (case, use)
+                assert "fully_shard()" in message, (case, use)
+            assert "0%" not in messages["repr"]
+
+
+def test_a_detached_pruner_lets_the_model_be_sharded(tmp_path):
+    multiprocessing.spawn(detach_first, (free_port(), str(tmp_path)), nprocs=2)
+    assert torch.load(tmp_path / "0.pt")
+
+
+def test_every_rank_loads_a_checkpoint_into_a_fresh_pruner(tmp_path):
+    multiprocessing.spawn(checkpoint, (free_port(), str(tmp_path)), nprocs=2)
+    assert all(torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))

@@ -260,3 +260,56 @@ def test_going_on_is_exact(estimator, through):
     expected = run(None)
     for stop in (2, 3, 8):
         assert same(run(stop), expected), stop
+
+
+def captured(first: float | None) -> tuple[nn.Sequential, pw.Pruner, torch.cuda.CUDAGraph]:
+    """A model, its Pruner and a graph of its training step, captured after a first pruning or before any."""
+    model = net().cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, capturable=True)
+    pruner = pw.Pruner(model, optimizer)
+    x, y = (t.cuda() for t in (torch.randn(16, 6), torch.randn(16, 4)))
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=False)
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+        if first is not None:
+            pruner.prune(first)
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return model, pruner, graph
+
+
+def test_a_graph_that_was_captured_before_the_first_pruning_is_told_of():
+    _, pruner, _ = captured(first=None)
+    with pytest.warns(UserWarning, match="captured in a CUDA graph before this pruning.*anew"):
+        pruner.prune(0.5)
+
+
+def test_a_graph_that_was_captured_before_a_reset_is_told_of():
+    _, pruner, _ = captured(first=0.5)
+    with pytest.warns(UserWarning, match=r"captured in a CUDA graph before its masks were dropped.*anew"):
+        pruner.reset()
+
+
+def test_a_captured_graph_holds_the_zeros_of_later_prunings():
+    """Captured after the first pruning: the masks are written in place, so that a replay reads the present ones."""
+    model, pruner, graph = captured(first=0.5)
+    before = model[0].weight.detach().clone()
+    graph.replay()
+    assert not torch.equal(before, model[0].weight)
+    assert zeros_hold(model, pruner)
+    pruner.prune(0.8)
+    assert pruner.sparsity == pytest.approx(0.8, abs=0.02)
+    for _ in range(3):
+        graph.replay()
+    assert zeros_hold(model, pruner)

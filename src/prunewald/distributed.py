@@ -1,10 +1,12 @@
 """The only file that knows of process groups and sharded tensors."""
 
 from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 # Whether this process belongs to a group of processes that train together.
 in_group: Callable[[], bool] = dist.is_initialized if dist.is_available() else bool
@@ -19,13 +21,57 @@ def summed(value: Tensor) -> Tensor:
     return total
 
 
-def refuse_sharded(params: Mapping[str, Tensor]) -> None:
+def refuse_shards(tensors: Mapping[str, Any]) -> None:
     """Refuse tensors of which each process holds a part (FSDP2, tensor parallelism): their zeros would not hold."""
     from torch.distributed.tensor import DTensor
 
-    for name, param in params.items():
-        if isinstance(param, DTensor):
+    for name, tensor in tensors.items():
+        if isinstance(tensor, DTensor):
             raise TypeError(
-                f"{name!r} is sharded over processes (a DTensor), which is not supported yet: prune the whole model "
-                "before fully_shard(), or train with DistributedDataParallel"
+                f"{name!r} is sharded over processes (a DTensor), which is not supported yet: prune and save the whole "
+                "model before fully_shard(), or train with DistributedDataParallel"
             )
+
+
+def refuse_sharded(model: nn.Module, params: Mapping[str, Tensor]) -> None:
+    """Refuse to go on with parameters that were sharded after a Pruner was attached to them."""
+    if reason := sharded(model, params):
+        raise TypeError(reason)
+
+
+def sharded(model: nn.Module, params: Mapping[str, Tensor]) -> str:
+    """A sentence on the first of these parameters that a shard has taken the place of in the model; else nothing.
+
+    It is asked for after every step: a look at who stands in a parameter's place, and no more as long as nobody else
+    does.
+    """
+    places = _places.get(model)
+    if places is None:
+        places = _places[model] = _homes(model)
+    for name, param in params.items():
+        home, leaf = places.get(name, ({}, ""))
+        if home and home.get(leaf) is not param and _is_shard(model, home.get(leaf)):
+            return (
+                f"{name!r} was sharded over processes after its Pruner was attached, which is not supported yet: the "
+                "Pruner holds none of its zeros any more; call detach() before fully_shard(), or train with "
+                "DistributedDataParallel"
+            )
+    return ""
+
+
+_Home: TypeAlias = Mapping[str, Tensor | None]  # the parameters of one module, by their last names
+_places: WeakKeyDictionary[nn.Module, dict[str, tuple[_Home, str]]] = WeakKeyDictionary()
+
+
+def _homes(model: nn.Module) -> dict[str, tuple[_Home, str]]:
+    """By name of a parameter: the table of its module, which is where fully_shard() puts another, and its key there."""
+    modules = model.named_modules(remove_duplicate=False)
+    return {f"{path}.{leaf}".lstrip("."): (m._parameters, leaf) for path, m in modules for leaf in m._parameters}
+
+
+def _is_shard(model: nn.Module, present: Tensor | None) -> bool:
+    """Whether a parameter's place was taken by a shard, or in a forward pass by what was gathered from the shards."""
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(present, DTensor) or any(isinstance(module, FSDPModule) for module in model.modules())

@@ -135,7 +135,7 @@ def sensitivity(scan: Sensitivity, label: str = "accuracy") -> "Figure":
     axes = figure.add_subplot()
     axes.axhline(scan.dense, color="0.5", linewidth=0.9, linestyle="--", label="no layer pruned")
     # From dark to light by depth; the lightest yellow would be lost on white.
-    colors = matplotlib.colormaps["viridis"](torch.linspace(0, 0.9, max(len(scan.layers), 2)).numpy())
+    colors = matplotlib.colormaps["viridis"](torch.linspace(0, 0.9, max(len(scan.layers), 2), device="cpu").numpy())
     for at, (layer, values) in enumerate(scan.layers.items()):
         axes.plot(values, label=layer, color=colors[at], marker="osD^v"[at % 5], markersize=4, linewidth=1.3)
     _label_levels(axes, scan.levels)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
-from prunewald.distributed import in_group, refuse_sharded
+from prunewald.distributed import in_group, refuse_sharded, refuse_shards
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain
 from prunewald.model.optimizers import as_given, owned, step_taken
@@ -21,7 +21,7 @@ from prunewald.pruning.noticing import Guard
 from prunewald.pruning.owning import claim, leave
 from prunewald.pruning.plan import Choices, Plan, Request, SigmaSource, Sparsity, online, resolve
 from prunewald.pruning.report import Report, warn_emptied
-from prunewald.pruning.resuming import check_saved
+from prunewald.pruning.resuming import check_saved, packed, unpacked
 from prunewald.pruning.stepping import Stepping, after_backward
 from prunewald.pruning.subject import Subject
 from prunewald.pruning.view import PrunerView
@@ -69,7 +69,7 @@ class Pruner(PrunerView):
         named = dict(inside.named_parameters())
         self._params: dict[str, Tensor] = {part.param: named[part.param] for part in slices}
         if in_group():
-            refuse_sharded(self._params)
+            refuse_shards(self._params)
         names, optimizers, kept, evaluations = as_given(optimizer)
         self._owners = owned(self._params, optimizers)
         self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule, total_steps)
@@ -174,6 +174,7 @@ class Pruner(PrunerView):
     @torch.no_grad()
     def apply_(self) -> None:
         """Set the pruned weights to zero again; without an optimizer this is also the step the estimator sees."""
+        self._check_whole()
         self._subject.zeros.settle_(self._params)
         for holding in self.holdings:
             holding.settle_(self._params)
@@ -183,6 +184,8 @@ class Pruner(PrunerView):
             self._advance_(None)
 
     def _after_step(self, at: int, optimizer: Optimizer) -> None:
+        if in_group():
+            refuse_sharded(self.model, self._params)
         self._subject.guard.stepped()
         self._subject.zeros.settle_(self._owners[at])
         self._watcher.update_(at, optimizer)
@@ -250,31 +253,37 @@ class Pruner(PrunerView):
     # ---- resume --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Masks and estimator state: tensors and plain numbers, safe under torch.load(weights_only=True).
+        """Masks, a bit a weight, and what the estimator needs to go on exactly: tensors and plain numbers.
 
-        As in torch's own, the tensors are the living ones: deepcopy what you keep in memory.
+        It is safe under torch.load(weights_only=True), and torch.distributed.checkpoint loads it into that of a Pruner
+        made anew. As in torch's own, the tensors of the estimator are the living ones: deepcopy what you keep in
+        memory.
         """
+        self._check_whole()
         self._subject.guard.look()
         owed = 0.0 if self._gradual is None else self._gradual.owed
-        past = {"history": [list(one) for one in self.history]} if self.history else {}
-        return {"masks": self.masks, "steps": self.steps, "owed": owed, **past, **self._watcher.state_dict()}
+        # All keys are always there: what the present state lacks, torch.distributed.checkpoint does not load.
+        own = {"masks": packed(self.masks), "steps": self.steps, "owed": owed}
+        return own | {"history": [list(one) for one in self.history], **self._watcher.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; one of other parameters or another kind of estimator is an error."""
+        self._check_whole()
         self._check_state(state)
         self._subject.guard.put_back_()
-        self._watcher.load_state_dict(state)
         self._steps = state["steps"]
         if self._gradual is not None:
             self._gradual.owed = float(state.get("owed", 0.0))
             self._gradual.history = [(int(step), *levels) for step, *levels in state.get("history", [])]
-        self._subject.zeros.alive = {name: mask.clone() for name, mask in state["masks"].items() if not mask.all()}
+        masks = {name: mask.clone() for name, mask in unpacked(state["masks"]).items() if not mask.all()}
+        zeros = self._subject.zeros
+        zeros.alive = {name: mask for name, mask in zeros.alive.items() if name in masks}
         with torch.no_grad():
-            for name in self._subject.zeros.alive:
-                self._subject.zeros.hold_(name)
+            zeros.set_(masks)
         self._subject.guard.watch()
+        self._watcher.load_state_dict(state)
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         check_saved(state)
-        check_masks(state["masks"], self._params, every=True, what="the saved masks")
+        check_masks(unpacked(state["masks"]), self._params, every=True, what="the saved masks")
         self._watcher.check_state(state)

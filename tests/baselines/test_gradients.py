@@ -2,12 +2,14 @@
 
 import io
 import math
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import nn
 from torch.amp import GradScaler
 
+import prunewald as pw
 from prunewald.baselines import OBD, PLATON, SNIP, Movement, Taylor, Wanda
 from prunewald.baselines.gradients import TotalMovement
 from tests.baselines.helpers import (
@@ -24,7 +26,8 @@ from tests.baselines.helpers import (
     score,
 )
 from tests.pruning.holding.test_zeros_scaler import BAD, optimizer_of, scaled_step
-from tests.training import closure_step, loss_of, net, one_step, sgd, sparse_net, sparse_step
+from tests.resuming import same
+from tests.training import closure_step, loss_of, net, one_step, sgd, sparse_net, sparse_step, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -250,3 +253,35 @@ def test_a_saved_state_goes_on(statistic):
     for step in range(STEPS):
         one_step(other, optimizer, step)
     assert_same(watch.values(), expected.values())
+
+
+@pytest.mark.parametrize("criterion", ["movement", "platon"])
+@pytest.mark.parametrize("pruner_first", [False, True])
+def test_copies_of_the_weights_are_not_in_a_checkpoint_and_it_goes_on_exactly(criterion, pruner_first):
+    def attached(seed):
+        model = net(seed)
+        optimizer = sgd(model)
+        return model, optimizer, pw.Pruner(model, optimizer, criterion=criterion)
+
+    model, optimizer, pruner = attached(0)
+    train(model, optimizer, 4)
+    saved = deepcopy((model.state_dict(), optimizer.state_dict(), pruner.state_dict()))
+    assert saved[2]["statistics"][0]["before"] == {}
+    others = attached(1)
+    for part, state in list(zip(others, saved, strict=True))[:: -1 if pruner_first else 1]:
+        part.load_state_dict(state)
+    train(model, optimizer, 4, first=4)
+    train(*others[:2], 4, first=4)
+    assert same(others[2].state_dict(), pruner.state_dict())
+    assert same(others[2].scores(), pruner.scores())
+
+
+def test_copies_that_are_not_the_present_weights_are_in_a_checkpoint():
+    model = net()
+    optimizer = sgd(model)
+    pruner = pw.Pruner(model, optimizer, criterion="movement")
+    train(model, optimizer, 2)
+    before = model[0].weight.detach().clone()
+    with torch.no_grad():
+        model[0].weight.add_(1.0)
+    assert torch.equal(pruner.state_dict()["statistics"][0]["before"]["0.weight"], before)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import prunewald as pw
+from prunewald.pruning.resuming import packed, unpacked
 from tests.resuming import Run, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,7 +80,7 @@ def test_another_estimator_or_number_of_optimizers(saved, loading):
 
 def test_optimizers_in_another_order():
     state = good_of_two()
-    state["states"].reverse()
+    state["states"] = state["states"][::-1]
     assert "optimizers" in refused(state, "two-optimizers")
 
 
@@ -105,6 +106,32 @@ GARBAGE: dict[str, Any] = {
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage(kind):
     assert refused(GARBAGE[kind])
+
+
+@pytest.mark.parametrize("recipe", ["rolling", "default", "two-optimizers"])
+def test_a_state_from_before_masks_were_packed_is_taken(recipe):
+    state = Run(recipe, seed=1).go(20).pruner.state_dict()
+    older = unpacked(state) | {"states": list(unpacked(state["states"]))}
+    del older["history"]
+    run = Run(recipe)
+    run.pruner.load_state_dict(older)
+    assert same(run.pruner.state_dict(), state)
+
+
+@pytest.mark.parametrize("shape", [(3,), (8,), (5, 7), (2, 3, 3, 3), (1,), (0, 4), ()])
+def test_a_mask_takes_a_bit_and_comes_back(shape):
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    saved = packed({"a": [mask, 3]})
+    assert saved["a"][0]["bits"].shape == (-(-mask.numel() // 8),)
+    assert same(unpacked(saved), {"a": [mask, 3]})
+
+
+def test_bits_that_do_not_fit_their_shape_are_named():
+    state = good()
+    state["masks"]["0.weight"]["shape"] = [8, 7]
+    message = refused(state)
+    assert "(8, 7)" in message
+    assert "7 bytes" in message
 
 
 MASKS: dict[str, Any] = {

@@ -136,7 +136,7 @@ def adam(model: nn.Module) -> Optimizer:
 
 def full(surgery: pw.Surgery) -> dict[str, Tensor]:
     """All weights with the dark ones in their places."""
-    dark = surgery.state_dict()["dark"]
+    dark = surgery.state_dict()["dark"][0]
     return {n: torch.where(m, surgery.model.get_parameter(n).detach(), dark[n]) for n, m in surgery.masks.items()}
 
 

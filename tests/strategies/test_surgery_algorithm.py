@@ -41,7 +41,7 @@ def test_it_is_guos_algorithm_to_the_last_bit(name, levels):
     assert len(evaluations) >= 25
     assert guo.pruned > 10
     assert guo.spliced > 0
-    for n, dark in surgery.state_dict()["dark"].items():
+    for n, dark in surgery.state_dict()["dark"][0].items():
         assert torch.equal(torch.where(guo.T[n], 0.0, dark), torch.where(guo.T[n], 0.0, guo.W[n].detach()))
 
 
@@ -107,7 +107,7 @@ def test_between_the_thresholds_all_stay_as_they_are():
     def move(*values: float) -> list[bool]:
         """Let the optimizer bring the first weights to these values; tell which are alive then."""
         weight = model[0].weight
-        full = surgery.state_dict()["dark"].get("0.weight", weight).detach()
+        full = surgery.state_dict()["dark"][0].get("0.weight", weight).detach()
         full = torch.where(surgery.masks["0.weight"], weight.detach(), full)
         weight.grad = torch.zeros_like(weight)
         weight.grad[0, : len(values)] = full[0, : len(values)] - torch.tensor(values)

@@ -30,7 +30,7 @@ def assert_plain(model: nn.Module, optimizer: Any, surgery: pw.Surgery) -> None:
         assert_zeros(model, masks)
         assert not any(grad[~masks[name]].any() for name, grad in gradients(model).items())
     assert same(surgery.masks, masks)
-    assert surgery.state_dict()["dark"] == {}
+    assert surgery.state_dict()["dark"][0] == {}
 
 
 def test_finish_keeps_the_masks():
@@ -86,7 +86,7 @@ def test_a_pruning_that_fails_ends_nothing():
         surgery.prune(1.5)
     assert surgery.active
     one_step(model, optimizer, 12)
-    assert surgery.state_dict()["dark"]
+    assert surgery.state_dict()["dark"][0]
 
 
 def test_detach_drops_the_dark_and_leaves_the_zeros():
@@ -96,7 +96,7 @@ def test_detach_drops_the_dark_and_leaves_the_zeros():
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
     assert hooks_on(model, optimizer) == 0
     assert not optimizer._optimizer_step_pre_hooks
-    assert surgery.state_dict()["dark"] == {}
+    assert surgery.state_dict()["dark"][0] == {}
     plain, other = net(), sgd(net())
     plain.load_state_dict(model.state_dict())
     other = sgd(plain)

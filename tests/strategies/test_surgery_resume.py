@@ -70,7 +70,7 @@ def test_going_on_is_exact(recipe, moment, order):
     resumed = Training(recipe, seed=1).load(checkpoint, order)
     if moment in (5, 9):
         assert_zeros(resumed.model, resumed.surgery.masks)
-        assert checkpoint["surgery"]["dark"]
+        assert checkpoint["surgery"]["dark"][0]
     assert same(resumed.go(moment, 18).state(), uninterrupted(recipe))
 
 
@@ -98,9 +98,9 @@ def test_a_state_in_memory_is_not_emptied_by_training_on():
     ("change", "message"),
     [
         (lambda s: s.pop("dark"), "Surgery.*dark"),
-        (lambda s: s["dark"].update({"7.weight": torch.ones(2)}), r"'7.weight'.*\(2,\)"),
+        (lambda s: s["dark"][0].update({"7.weight": torch.ones(2)}), r"'7.weight'.*\(2,\)"),
         (
-            lambda s: s["dark"].update({"0.weight": torch.ones(6, 8)}),
+            lambda s: s["dark"][0].update({"0.weight": torch.ones(6, 8)}),
             r"'0.weight'.*\(6, 8\)",
         ),
         (lambda s: s["masks"].pop("0.weight"), "'0.weight' has no mask"),

@@ -89,7 +89,7 @@ def test_a_rolling_window_is_right_to_ten_percent_at_every_step(last):
         sizes[step] = sum(block["count"] for block in state["blocks"])
         vectors = len(state["shift"]) + sum(len(b["mean"]) + len(b["m2"]) for b in state["blocks"])
         assert vectors <= 15 * 2  # of each of the two tensors
-        assert all(flag.dtype == torch.bool for b in state["blocks"] for flag in b["moved"].values())
+        assert all(flag["bits"].dtype == torch.uint8 for b in state["blocks"] for flag in b["moved"].values())
 
     pruner, snapshots = run(pw.PseudoBootstrap(last=last), 130, on_step=look)
     for step, size in sizes.items():

@@ -44,6 +44,34 @@ def _copies(weights: Weights) -> dict[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
+def _without_copies(state: State, weights: Weights) -> State:
+    """A state for a checkpoint: copies that are the weights themselves are left out."""
+    before = state["before"]
+    same = all(torch.equal(before[name].to(weight.device), weight.detach()) for name, weight in weights.items())
+    return state | {"before": {}} if same else state
+
+
+def _with_copies(saved: State, weights: Weights) -> State:
+    """A state to go on with: copies that were left out are the weights, or what is loaded into them next."""
+    if saved["before"]:
+        return saved
+    before = _copies(weights)
+    for name, weight in weights.items():
+        _renew_at_backward(before, name, weight)
+    return saved | {"before": before}
+
+
+def _renew_at_backward(before: dict[str, Tensor], name: str, weight: Tensor) -> None:
+    """Copy a weight again when its next gradient comes, once: a model's state may be loaded after its Pruner's."""
+
+    def renew(param: Tensor) -> None:
+        before[name] = param.detach().clone()
+        handle.remove()
+
+    if weight.requires_grad:
+        handle = weight.register_post_accumulate_grad_hook(renew)
+
+
 def _running(table: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
     """The entry of one parameter, on the device where it is now; zeros at first."""
     table[name] = table[name].to(like.device) if name in table else torch.zeros_like(like)
@@ -93,6 +121,14 @@ class TotalMovement(Statistic):
         """Positive where a weight was, all in all, drawn away from zero."""
         return -state["sum"][name] if _seen(state, "sum", name) else None
 
+    def saved(self, state: State, weights: Weights) -> State:
+        """All but the copies of the weights, where these are as they were after the last step."""
+        return _without_copies(state, weights)
+
+    def resumed(self, saved: State, weights: Weights) -> State:
+        """With copies of the weights again."""
+        return _with_copies(saved, weights)
+
 
 @dataclass(frozen=True)
 class SmoothedSensitivity(Statistic):
@@ -119,6 +155,14 @@ class SmoothedSensitivity(Statistic):
             return None
         product: Tensor = state["mean"][name] * state["uncertainty"][name]
         return product
+
+    def saved(self, state: State, weights: Weights) -> State:
+        """All but the copies of the weights, where these are as they were after the last step."""
+        return _without_copies(state, weights)
+
+    def resumed(self, saved: State, weights: Weights) -> State:
+        """With copies of the weights again."""
+        return _with_copies(saved, weights)
 
 
 def _drawn_(table: dict[str, Tensor], name: str, new: Tensor, beta: float, took: Tensor | None) -> Tensor:

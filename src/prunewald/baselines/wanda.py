@@ -53,6 +53,10 @@ class InputNorm(Statistic):
         squares: Tensor | None = state["squares"].get(name)
         return None if squares is None else squares.sqrt()
 
+    def resumed(self, saved: State, weights: Weights) -> State:
+        """Rows that are alike are views of one again: a copy of a state has each of them."""
+        return saved | {"squares": {name: _folded(squares) for name, squares in saved["squares"].items()}}
+
     def merged(self, value: Tensor) -> Tensor:
         """The norm of the inputs of all processes, so that each of them prunes alike."""
         return summed(value.square()).sqrt()
@@ -100,6 +104,12 @@ def _add_rows_(table: dict[str, Tensor], name: str, met: Tensor, rows: int) -> N
     if name in table:
         met = met + table[name][::rows].to(met.device)
     table[name] = met.unsqueeze(1).expand(-1, rows, *met.shape[1:]).flatten(0, 1)
+
+
+def _folded(squares: Tensor) -> Tensor:
+    """The same, but a view of its first row where all rows are like it."""
+    alike = squares[:1].expand_as(squares)
+    return squares[:1].clone().expand_as(squares) if torch.equal(alike, squares) else squares
 
 
 @criterion("wanda")

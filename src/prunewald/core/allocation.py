@@ -45,7 +45,8 @@ class Row(Allocation):
         """The count that brings each row to the sparsity."""
         shapes = scores.shapes | {n: layout.swapped(scores.shapes[n]) for n, layout in scores.layouts.items()}
         rows = {name: shapes[name][0] if len(shapes[name]) > 1 else 1 for name in scores}
-        return {n: torch.full((rows[n],), layer_count(size // rows[n], sparsity)) for n, size in scores.sizes.items()}
+        counts = {n: layer_count(size // rows[n], sparsity) for n, size in scores.sizes.items()}
+        return {n: torch.full((rows[n],), count, device="cpu") for n, count in counts.items()}
 
 
 @allocation("global")

@@ -43,6 +43,14 @@ class Running(ABC):
         """
         return []
 
+    def saved(self, state: State, weights: Weights) -> State:
+        """What a checkpoint keeps of the state: all of it, unless a part follows from the weights beside it."""
+        return state
+
+    def resumed(self, saved: State, weights: Weights) -> State:
+        """The state to go on with from what a checkpoint kept; the weights may be loaded only after this."""
+        return saved
+
 
 class Statistic(Running):
     """A running statistic that a criterion scores by, such as the mean gradient."""

@@ -33,7 +33,7 @@ def dead_first(scores: Tensor, weight: Tensor, dead: Tensor) -> Tensor:
     """
     magnitude = weight.abs().to(scores.dtype).contiguous()
     ints = {torch.float32: torch.int32, torch.float64: torch.int64}[magnitude.dtype]
-    largest = torch.tensor(torch.finfo(magnitude.dtype).max, dtype=magnitude.dtype).view(ints).to(magnitude.device)
+    largest = magnitude.new_tensor(torch.finfo(magnitude.dtype).max).view(ints)
     below = largest.sub(magnitude.view(ints)).view(magnitude.dtype).neg_()
     del magnitude  # of a large tensor, a copy less while the scores are put together
     return torch.where(dead, below, scores)
@@ -111,5 +111,5 @@ class Random(Criterion):
         """Score by chance, the same on every run and device."""
         # The name is part of the seed, so that a tensor's order does not depend on the others.
         generator = torch.Generator().manual_seed(crc32(f"{self.seed} {stats.name}".encode()))
-        noise = torch.rand(stats.weight.shape, generator=generator, dtype=stats.weight.dtype)
+        noise = torch.rand(stats.weight.shape, generator=generator, dtype=stats.weight.dtype, device="cpu")
         return noise.to(stats.weight.device)

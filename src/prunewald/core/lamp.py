@@ -112,9 +112,9 @@ class Sample(NamedTuple):
 def _estimate(samples: Mapping[str, Sample], count: int) -> float:
     """The score below which about `count` values lie."""
     scores = torch.cat([sample.scores.cpu() for sample in samples.values()])
-    weights = torch.cat([torch.full((len(s.scores),), float(s.weight)) for s in samples.values()])
+    each = [torch.full((len(s.scores),), float(s.weight), device="cpu") for s in samples.values()]
     ordered, order = scores.sort()
-    place = int(torch.searchsorted(weights[order].cumsum(0), count))
+    place = int(torch.searchsorted(torch.cat(each)[order].cumsum(0, dtype=torch.float64), count))
     return float(ordered[min(place, len(ordered) - 1)]) if len(ordered) else 0.0
 
 

@@ -262,7 +262,7 @@ def _radix(values: Callable[[], Iterable[Tensor]], k: int) -> tuple[Tensor, int,
         digit = int(digits[place])
         # The top digit carries the sign.
         prefix = digit - ((digit >> (_DIGIT - 1)) << _DIGIT) if prefix is None else (prefix << _DIGIT) | digit
-    value = torch.tensor(prefix, dtype=_INTS[example.dtype]).view(example.dtype)
+    value = torch.tensor(prefix, dtype=_INTS[example.dtype], device="cpu").view(example.dtype)
     return value, k, int(counts[digit])
 
 
@@ -279,7 +279,7 @@ def _histogram(bits: Tensor, shift: int, prefix: int | None) -> Tensor:
 
 def _ascending(prefix: int | None) -> Tensor:
     """The next digit's values in the order of the floats: the bits of negative floats count downwards."""
-    digits = torch.arange(1 << _DIGIT)
+    digits = torch.arange(1 << _DIGIT, device="cpu")
     if prefix is None:
         half = 1 << (_DIGIT - 1)
         return torch.cat([digits[half:].flip(0), digits[:half]])

@@ -71,8 +71,8 @@ def _common(name: str, key: str, values: Tensor) -> Tensor:
 
 def _keys(recipe: Recipe) -> dict[str, bool]:
     """What an optimizer keeps of a parameter, and whether it is a single number; found by a step with two weights."""
-    param = torch.zeros(2, requires_grad=True)
-    param.grad = torch.zeros(2)
+    param = torch.zeros(2, requires_grad=True, device="cpu")
+    param.grad = torch.zeros(2, device="cpu")
     optimizer = recipe.build([param])
     optimizer.step()
     return {key: not t.dim() for key, t in kept(optimizer, {"": param}).get("", {}).items()}
@@ -85,7 +85,7 @@ def checked(state: Carried, job: Job) -> dict[str, TensorDict]:
     own = dict(first_model(job).named_parameters())
     if unknown := state.keys() - own.keys():
         raise ValueError(f"optimizer_state: no parameter {sorted(unknown)[0]!r}; the model has {', '.join(own)}")
-    keys, number = _keys(job.optimizer), torch.zeros(())
+    keys, number = _keys(job.optimizer), torch.zeros((), device="cpu")
     fitting: dict[str, TensorDict] = {}
     for name, table in state.items():
         if not own[name].requires_grad:

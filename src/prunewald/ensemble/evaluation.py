@@ -126,7 +126,9 @@ class Evaluation:
 
     def values(self, call: Callable[[Tensor], Any], x: Tensor, y: Tensor) -> Tensor:
         """The metric of a batch of one replica; `call` is its forward pass."""
-        with Swap(torch.zeros(2), torch.zeros(()), fast=_vectorised(self.device), noise=False):
+        with Swap(
+            torch.zeros(2, device="cpu"), torch.zeros((), device="cpu"), fast=_vectorised(self.device), noise=False
+        ):
             values = self.metric(call(x), y)
         if values.shape[:1] != y.shape[:1]:
             raise ValueError(f"metric gives {tuple(values.shape)}: must be one value for each sample, such as (n,)")

@@ -66,7 +66,7 @@ class Result:
 
         They keep their seeds, unless `seeds` gives them new ones.
         """
-        at = torch.as_tensor(index, dtype=torch.long)
+        at = torch.as_tensor(index, dtype=torch.long, device="cpu")
         if bad := [r for r in at.tolist() if not -len(self) <= r < len(self)]:
             raise IndexError(f"row {bad[0]}: there are {len(self)} replicas")
         if seeds is not None and len(seeds) != len(at):

@@ -113,6 +113,8 @@ def mean_square_state(optimizer: Optimizer | None, param: Tensor, *, stepped: bo
     if group is None:
         return f"{name} steps it no more"
     steps = state.get("step", group.get("step", group.get("k")))  # some optimizers count them by group
+    if isinstance(steps, Tensor) and steps.is_meta:
+        return f"{name} counts its steps on the meta device, the default one, so how many there were is not known"
     if kept.layout != torch.strided or rule.decay not in group or steps is None:
         return f"{name} does not say how, and over how many steps, its second moment is averaged"
     if not stepped and not steps:

@@ -77,6 +77,8 @@ def find_slices(
         )
     if derived := [part.param for part in kept if part.param in known.derived]:
         raise ValueError(f"{derived[0]!r} cannot be pruned: {known.derived[derived[0]]}, or set ignore={derived[0]!r}")
+    if unfit := [part.param for part in kept if params[part.param].is_meta or params[part.param].element_size() < 2]:
+        raise ValueError(_unfit(unfit[0], params[unfit[0]]))
     if targets is not None or ignore is not None:
         for part in kept:
             _check(part, params[part.param])
@@ -85,6 +87,19 @@ def find_slices(
     slices.left_out = known.others if targets is None else ()
     slices.adapted = [name for name in known.adapted if any(part.param == name for part in kept)]
     return slices
+
+
+def _unfit(name: str, param: Tensor) -> str:
+    """Why a parameter cannot be pruned as it is now, and what to do."""
+    if param.is_meta:
+        return (
+            f"{name!r} has no values yet, it is on the meta device: model.to_empty(device=...) and load its state "
+            f"before attaching, or ignore={name!r}"
+        )
+    return (
+        f"{name!r} is of {param.dtype}, in which torch cannot compare or multiply: prune it in bfloat16 or more, and "
+        f"convert it afterwards, or ignore={name!r}"
+    )
 
 
 def _laid_out(part: Slice, layout: Layout | None, param: Tensor) -> list[Slice]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from prunewald.distributed import in_group, refuse_sharded
 from prunewald.model.modules import plain
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.waiting import Waiting
@@ -123,6 +124,8 @@ class Guard:
         self.handles = []
 
     def _before_forward(self, module: nn.Module, args: Any) -> None:
+        if in_group():
+            refuse_sharded(self.model, self.zeros.params)
         self.settle()
         first, self.trained = self.trained and not module.training, module.training
         self.look(None if first else self.zeros.touched())

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from prunewald.core.base import Estimate, Online
 from prunewald.core.weights import Weight
+from prunewald.distributed import in_group, refuse_sharded
 from prunewald.model.modules import plain
 from prunewald.model.optimizers import forget_, forget_history_
 from prunewald.model.slices import Slice
@@ -83,6 +84,8 @@ class Subject:
         """
         if not self.zeros.attached:
             raise ValueError(_DETACHED)
+        if in_group():
+            refuse_sharded(self.model, self.zeros.params)
         for holding in list(self.stepping.holdings):
             if holding.competes:
                 holding.ready_(list(self.zeros.params))  # what the last choice brings back has its own value, not zero
@@ -116,6 +119,8 @@ class Subject:
         """The weights as a pruning sees them, and what is known of them."""
         if not self.zeros.attached:
             raise ValueError(_DETACHED)
+        if in_group():
+            refuse_sharded(self.model, self.zeros.params)
         compete, present = self._compete(), dict(self.model.named_parameters())
         if not present.keys() >= self.zeros.params.keys():  # a layer was compiled since
             present = dict(plain(self.model).named_parameters())

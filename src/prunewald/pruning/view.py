@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Online, Pattern, Schedule
+from prunewald.distributed import in_group, refuse_sharded, sharded
 from prunewald.model.slices import Slices
 from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
@@ -68,6 +69,7 @@ class PrunerView:
     @property
     def sparsity(self) -> float:
         """The share of all targeted weights that is pruned and zero, at this moment."""
+        self._check_whole()
         held = ((part, self._params[part.param].detach(), self.zeros.mask(part.param)) for part in self.slices)
         kept = [part.take((weight != 0).logical_or_(alive)) for part, weight, alive in held]
         return 1 - sum(int(torch.count_nonzero(k)) for k in kept) / sum(k.numel() for k in kept)
@@ -93,6 +95,11 @@ class PrunerView:
         """What acts on the weights around each step beside the zeros: quantisation, surgery."""
         return tuple(self._stepping.holdings)
 
+    def _check_whole(self) -> None:
+        """Refuse to go on, or to tell anything, once the parameters were sharded over processes."""
+        if in_group():
+            refuse_sharded(self.model, self._params)
+
     def __getstate__(self) -> None:
         raise TypeError(
             "a Pruner is tied to a model and an optimizer by hooks, which do not copy: copy those, make a new Pruner "
@@ -101,7 +108,8 @@ class PrunerView:
 
     def __repr__(self) -> str:
         chosen = f"criterion={self.criterion!r}, uncertainty={self.uncertainty!r}, scope={self.scope!r}"
-        state = f"{len(self.slices)} targets, {self.sparsity:.2%} pruned"
+        reason = sharded(self.model, self._params) if in_group() else ""
+        state = f"{len(self.slices)} targets, {reason or f'{self.sparsity:.2%} pruned'}"
         if revived := sum(map(self.zeros.revived, self._params)):
             state += f", {revived:,} pruned weights are not zero: apply_() sets them to zero again"
         if self._gradual is not None and (where := self._gradual.standing(self.sparsity, self.steps)):

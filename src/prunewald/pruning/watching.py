@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.core.base import Estimate, Online, State, Statistic
+from prunewald.core.base import Estimate, Online, Running, State, Statistic
 from prunewald.core.weights import NotYet, Weight
 from prunewald.model.optimizers import stepped_by
-from prunewald.pruning.resuming import check_states
+from prunewald.pruning.resuming import check_states, packed, unpacked
 from prunewald.util.trees import copied
 
 
@@ -110,17 +110,32 @@ class Watcher:
         return {name: statistic.merged(value) for name, value in found.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
-        """All states, as they are and not as copies."""
-        return {"states": self._states} | ({} if self._statistic is None else {"statistics": self._statistics})
+        """What a checkpoint needs of all states; tensors as they are and not as copies, masks packed.
+
+        Each is a tuple: torch.distributed.checkpoint takes a tuple as one piece, so that it can be loaded where the
+        present state holds other tensors, or none yet.
+        """
+        found = {"states": self._saved(self._online, self._states)}
+        return (
+            found if self._statistic is None else found | {"statistics": self._saved(self._statistic, self._statistics)}
+        )
+
+    def _saved(self, running: Running | None, states: Sequence[State]) -> tuple[State, ...]:
+        return () if running is None else tuple(packed(running.saved(s, self._own(at))) for at, s in enumerate(states))
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Refuse a saved state of another estimator or statistic, or of other optimizers."""
-        check_states("estimator", state["states"], self._states, self._owners, self._params)
-        check_states("statistic", state.get("statistics", []), self._statistics, self._owners, self._params)
+        check_states("estimator", unpacked(state["states"]), self._states, self._owners, self._params)
+        check_states("statistic", unpacked(state.get("statistics", ())), self._statistics, self._owners, self._params)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checked state."""
-        self._states, self._statistics = copied(state["states"]), copied(state.get("statistics", []))
+        self._states = self._resumed(self._online, state["states"])
+        self._statistics = self._resumed(self._statistic, state.get("statistics", ()))
+
+    def _resumed(self, running: Running | None, saved: Sequence[State]) -> list[State]:
+        found = copied(unpacked(saved))
+        return [] if running is None else [running.resumed(one, self._own(at)) for at, one in enumerate(found)]
 
     def release(self) -> None:
         """Watch the model no more."""

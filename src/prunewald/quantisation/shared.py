@@ -122,11 +122,11 @@ class SharedValues(Quantised):
         """The cluster's members where the parameter is now, without those that were pruned since."""
         tied, param = self._tied[part.name], self._params[part.param]
         alive = self.pruner.zeros.mask(part.param)
-        mask = self.pruner.zeros.alive.get(part.param)
-        if tied.seen is not mask or tied.places.device != param.device:
+        changes = self.pruner.zeros.changes
+        if tied.seen != changes or tied.places.device != param.device:
             tied = tied.to(param.device)
             kept = _take(alive, tied.places)
-            tied = _Tied(tied.places[kept], tied.codes[kept], tied.values, seen=mask)
+            tied = _Tied(tied.places[kept], tied.codes[kept], tied.values, seen=changes)
             if len(tied.codes) < int(torch.count_nonzero(part.take(alive))):
                 raise ValueError(
                     f"weights of {part.name!r} came back after SharedValues was made, and belong to no cluster: "
@@ -150,9 +150,9 @@ class SharedValues(Quantised):
 class _Tied:
     """The surviving weights of one target, each with the code of the value it shares."""
 
-    def __init__(self, places: Tensor, codes: Tensor, values: Tensor, seen: object = ()) -> None:
+    def __init__(self, places: Tensor, codes: Tensor, values: Tensor, seen: int = -1) -> None:
         self.places, self.codes, self.values = places, codes, values  # places: in the flat parameter, ascending
-        self.seen = seen  # the Pruner's mask when these were last compared with it
+        self.seen = seen  # how often the masks had changed when these were last compared with them
         counts = torch.bincount(codes, minlength=len(values))
         self._full, self.counts = counts > 0, counts.clamp(min=1)
         last = torch.full_like(counts, len(codes) - 1)

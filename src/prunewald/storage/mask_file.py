@@ -16,7 +16,7 @@ from prunewald.storage.positions import Positions, allowed, decode, encode
 from prunewald.storage.state_dict import check_keys, unfit
 from prunewald.util.files import FilePath
 
-_NONE = torch.zeros(0, dtype=torch.uint8)
+_NONE = torch.zeros(0, dtype=torch.uint8, device="cpu")
 
 
 def save(masks: Mapping[str, Tensor], path: FilePath, *, positions: Positions = "auto") -> None:

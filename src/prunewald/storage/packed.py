@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 from torch import Tensor, nn
 
+from prunewald.distributed import in_group, refuse_shards
 from prunewald.model.layouts import survey
 from prunewald.model.modules import plain
 from prunewald.pruning.report import Report
@@ -87,6 +88,8 @@ def save_state(
     report: Report | None,
 ) -> None:
     """Save a state dict; `targets` are the names of the tensors that a single word for `values` is meant for."""
+    if in_group():
+        refuse_shards(state)
     entries, stored = pack(state, masks, options.chooser(state, targets))
     container.write(path, index.dump(entries, None if report is None else report_json.to_json(report)), stored)
 

@@ -123,7 +123,7 @@ def as_bits(tensor: Tensor) -> NDArray[Any]:
 def from_bits(bits: NDArray[Any], dtype: torch.dtype) -> Tensor:
     """View flat unsigned integers as a flat tensor: undoes `as_bits`."""
     if not bits.size:
-        return torch.empty(0, dtype=dtype)  # which a view of no bytes cannot always be
+        return torch.empty(0, dtype=dtype, device="cpu")  # which a view of no bytes cannot always be
     return torch.from_numpy(bits.view(np.uint8)).view(dtype)
 
 
@@ -150,7 +150,7 @@ def _narrowed(values: Tensor, dtype: torch.dtype, codecs: frozenset[str]) -> Cod
 def _linear(values: Tensor, what: str, codecs: frozenset[str]) -> Coded:
     """Write values as whole multiples of a scale, the largest of them at the last level."""
     top = _LEVELS[what]
-    scale = values.abs().max().to(torch.float32) / top if values.numel() else torch.ones(())
+    scale = values.abs().max().to(torch.float32) / top if values.numel() else torch.ones((), device="cpu")
     if torch.isinf(scale):
         raise ValueError(f"some values are too large for values={what!r}")
     scale = torch.where(scale == 0, 1.0, scale)

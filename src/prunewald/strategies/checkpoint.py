@@ -91,6 +91,6 @@ def set_option_(group: dict[str, Any], key: str, value: Any) -> None:
     A tensor is changed in place: a captured or compiled step goes on reading that very tensor.
     """
     if isinstance(group.get(key), Tensor):
-        group[key].copy_(torch.as_tensor(value))
+        group[key].copy_(torch.as_tensor(value, device=group[key].device))
     else:
         group[key] = copied(value)

@@ -78,7 +78,7 @@ def certify_sparsity(
     delta = real("delta", delta, above=0, below=1, what="the chance of a wrong choice to allow,")
 
     def measure() -> Tensor:
-        return torch.as_tensor(losses()).detach().cpu().double()
+        return torch.as_tensor(losses(), device="cpu").detach().double()
 
     settings = {"error": None, "drop": None, "delta": delta} | {of: budget}
     with Branches(pruner, train, measure, levels, estimate, folder, also, **settings) as branches:

@@ -177,7 +177,9 @@ class Surgery(Pruner):
         """The middle of the thresholds of each slice that has any; for a sparsity also the mask of the exact count."""
         if self.level is None:
             limits = self.threshold if isinstance(self.threshold, Mapping) else dict.fromkeys(scores, self.threshold)
-            return {name: (torch.tensor(limit, dtype=torch.float64), None) for name, limit in limits.items()}
+            return {
+                name: (torch.tensor(limit, dtype=torch.float64, device="cpu"), None) for name, limit in limits.items()
+            }
         counts = keep_counts(self.scope, scores, self.level)
         return {name: _lowest(scores[name], count, scores.layouts.get(name)) for name, count in counts.items()}
 
@@ -186,7 +188,8 @@ class Surgery(Pruner):
     def state_dict(self) -> dict[str, Any]:
         """The state of a Pruner, with the values of the dark weights beside."""
         dark = self._dark.state_dict() if self._dark is not None else {}
-        return super().state_dict() | {"dark": dark, "active": self.active}
+        # In a tuple, as the states of the estimator are: there are none before the first operation.
+        return super().state_dict() | {"dark": (dark,), "active": self.active}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state of a surgery."""
@@ -197,17 +200,24 @@ class Surgery(Pruner):
             self._begin_()
         super().load_state_dict(state)
         if self._dark is not None:
-            self._dark.load_state_dict(state["dark"])
+            self._dark.load_state_dict(_dark_values(state))
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         super()._check_state(state)
         if not {"dark", "active"} <= state.keys():
             raise ValueError(f"not the state of a Surgery: it has {sorted(state)}, and neither dark nor active")
-        for name, value in state["dark"].items():
+        for name, value in _dark_values(state).items():
             if name not in self._params or value.shape != self._params[name].shape:
                 raise ValueError(
                     f"the saved dark values are of {name!r}, of shape {tuple(value.shape)}: no target here"
                 )
+
+
+def _dark_values(state: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    """The dark values of a saved state; older ones have them as they are."""
+    saved = state["dark"]
+    values: Mapping[str, Tensor] = saved if isinstance(saved, Mapping) else saved[0]
+    return values
 
 
 def _spliced(ranked: Ranked, alive: Tensor, middle: Tensor, band: Tensor, exact: Tensor | None) -> Tensor:

@@ -30,7 +30,7 @@ def pose(
         )
     if not any(bool(a.any()) for a in alive.values()):
         raise ValueError(f"masks leaves nothing of {', '.join(alive)} alive: a weight is alive where its mask is True")
-    return Problem(model, Samples(batches, loss, passes=passes), kind, alive, torch.ones(()))
+    return Problem(model, Samples(batches, loss, passes=passes), kind, alive, torch.ones((), device="cpu"))
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Problem:
         """
         if self.kind != "squared_error":
             return self, 1.0
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device="cpu")
         with torch.no_grad():
             for x, y in self.samples():
                 output = self.model(x)

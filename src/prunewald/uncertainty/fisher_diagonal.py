@@ -72,5 +72,5 @@ def _drawn(problem: Problem, x: Tensor, generator: torch.Generator) -> Tensor:
         labels = torch.bernoulli(output.sigmoid(), generator=generator)
     else:
         spread = problem.precision.to(output).rsqrt().view(output.shape[1:])
-        labels = output + spread * torch.randn(output.shape, generator=generator, dtype=output.dtype)
+        labels = output + spread * torch.randn(output.shape, generator=generator, dtype=output.dtype, device="cpu")
     return labels.to(x.device)

@@ -36,7 +36,7 @@ class Given(Online):
                 raise ValueError(
                     f"uncertainty has no sigma for {name!r}; it has {sorted(self.sigmas)}: add it, or ignore={name!r}"
                 )
-            sigma = torch.as_tensor(self.sigmas[name])
+            sigma = torch.as_tensor(self.sigmas[name], device=param.device)
             if sigma.shape != param.shape:
                 raise ValueError(
                     f"uncertainty for {name!r} has shape {tuple(sigma.shape)}, the parameter has "
@@ -51,8 +51,8 @@ class Given(Online):
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """The sigma given; which weights are dead is not known."""
-        sigma = torch.as_tensor(self.sigmas[weight.name])
-        return Estimate(sigma.to(weight.param.device, accumulator(weight.param)), None)
+        sigma = torch.as_tensor(self.sigmas[weight.name], device=weight.param.device)
+        return Estimate(sigma.to(accumulator(weight.param)), None)
 
     def caveats(self) -> list[str]:
         """What the estimator that made the sigmas noted, or that nothing is known of them."""

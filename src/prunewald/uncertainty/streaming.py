@@ -99,7 +99,7 @@ def _welford_in_cache_(count: int, weights: Column, shift: Column, mean: Column,
         scratch: Tensor | None = None
         for w, s, mu, square in _cut(row):
             if scratch is None or scratch.shape != w.shape:
-                scratch = torch.empty(w.shape, dtype=mu.dtype)
+                scratch = torch.empty_like(w, dtype=mu.dtype)
             torch.sub(w, s, out=scratch).sub_(mu)
             mu.add_(scratch, alpha=1 / count)
             square.addcmul_(scratch, scratch, value=1 - 1 / count)

@@ -1,6 +1,7 @@
 """Small operations on single tensors that many modules share."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -22,6 +23,19 @@ def fingerprint(tensor: Tensor) -> int:
 def pieces(tensor: Tensor, size: int = 1 << 20) -> Iterator[Tensor]:
     """Flat pieces of at most `size` elements, in order of position; views wherever the tensor is contiguous."""
     return iter(tensor.detach().reshape(-1).split(size))
+
+
+def packed_bits(mask: Tensor) -> Tensor:
+    """A mask at one bit an element, in the order of memory: bytes, of which each has its first element lowest."""
+    flat: Tensor = torch.nn.functional.pad(mask.detach().reshape(-1), (0, -mask.numel() % 8)).unflatten(0, (-1, 8))
+    places = torch.tensor([1 << at for at in range(8)], dtype=torch.uint8, device=mask.device)
+    return (flat * places).sum(1, dtype=torch.uint8)
+
+
+def unpacked_bits(bits: Tensor, shape: Sequence[int]) -> Tensor:
+    """The mask of this shape that `packed_bits` made these bytes of."""
+    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return (bits.unsqueeze(1) >> places & 1).bool().reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
 def dense(grad: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 
-def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def mapped(tree: Any, change: Callable[[Tensor], Any]) -> Any:
     """The same tree with every tensor in it changed; numpy's numbers become Python's, which files can hold."""
     if isinstance(tree, Tensor):
         return change(tree)

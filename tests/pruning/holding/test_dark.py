@@ -17,7 +17,7 @@ def held():
     params = {name: torch.nn.Parameter(WEIGHT.clone()) for name in ("a", "b")}
     zeros = Zeros(params)
     dark = Dark(zeros)
-    zeros.alive["a"] = MASK
+    zeros.alive["a"] = MASK.clone()
     dark.settle_(["a", "b"])
     return params, zeros, dark
 
@@ -72,7 +72,7 @@ def test_in_sight_is_for_a_while_and_in_other_storage(held):
 
 def test_other_masks_bring_back_dark_values(held):
     params, zeros, dark = held
-    dark.remask_({"a": ~MASK, "b": MASK})
+    dark.remask_({"a": ~MASK, "b": MASK.clone()})
     dark.settle_([])
     assert torch.equal(params["a"], torch.where(MASK, 0.0, WEIGHT))
     assert torch.equal(params["b"], HELD)

@@ -247,3 +247,16 @@ def test_a_layer_pruned_while_frozen_gets_its_gradient_masked_once_it_trains():
     model[0].weight.requires_grad_(True)
     train(model, optimizer, 2)
     assert not model[0].weight.grad[~pruner.masks["0.weight"]].any()
+
+
+def test_what_a_captured_step_cannot_follow_is_told_once():
+    """What a step tells on a CUDA device, where it is captured in a graph: which parameters it holds."""
+    _, _, pruner = pruned()
+    pruner.zeros.captured = frozenset({"0.weight"})
+    with pytest.warns(UserWarning, match="before this pruning.*anew"):
+        pruner.prune(0.9)
+    pruner.prune(0.92)
+    pruner.zeros.captured = frozenset(pruner.masks)
+    pruner.prune(0.95)
+    with pytest.warns(UserWarning, match="before its masks were dropped.*anew"):
+        pruner.reset()

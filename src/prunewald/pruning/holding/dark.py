@@ -61,7 +61,7 @@ class Dark(Holding):
     def remask_(self, masks: Mapping[str, Tensor]) -> None:
         """Go on with other masks: what they prune learns on in the dark, what they bring back has its dark value."""
         self.light_()
-        self._zeros.alive = dict(masks)
+        self._zeros.put_(masks)
 
     def end_(self) -> None:
         """Hold hard zeros from now on; what was dark is dropped."""

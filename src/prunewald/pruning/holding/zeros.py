@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 from prunewald.model.modules import averaged, plain
 from prunewald.pruning.holding.holding import Holding
+from prunewald.util.notices import warn
 from prunewald.util.tensors import zero_
+
+_CAPTURED = "a step was captured in a CUDA graph before {}, and a replay goes on as if nothing changed: capture it anew"
 
 
 class Zeros(Holding):
@@ -21,9 +24,11 @@ class Zeros(Holding):
     def __init__(self, params: dict[str, Tensor]) -> None:
         self.params = params
         self.alive: dict[str, Tensor] = {}  # the masks of the parameters where anything was pruned
+        self.changes = 0  # how often masks were set: they are written in place, so that it cannot be seen from them
         self.copies: dict[nn.Module, dict[str, Tensor]] = {}  # each with its parameters that are held here
         self.attached = True
         self.hard = True  # False: pruned weights learn on in the dark, so neither steps nor gradients are masked
+        self.captured: frozenset[str] | None = None  # what was held in a step that a CUDA graph captured; None: no step
         self._hooks: dict[str, Any] = {}
         self._seen: dict[
             str, tuple[int, int]
@@ -47,6 +52,8 @@ class Zeros(Holding):
 
     def settle_(self, names: Collection[str]) -> None:
         """Set the pruned weights of these parameters to zero again; a graph may still need the others as they are."""
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            self.captured = frozenset(self.alive)
         for name in self.alive if self.hard else ():
             if name in names:
                 param = self.params[name]
@@ -86,6 +93,10 @@ class Zeros(Holding):
 
     def clear_(self) -> None:
         """Prune nothing any more: the weights keep their values, zeros included, and all of them train."""
+        self.changes += 1
+        if self.captured:
+            warn(_CAPTURED.format("its masks were dropped"))
+        self.captured = None
         for hook in self._hooks.values():
             hook.remove()
         self._hooks, self._seen, self.alive, self.hard = {}, {}, {}, True
@@ -122,9 +133,25 @@ class Zeros(Holding):
 
     def set_(self, masks: Mapping[str, Tensor]) -> None:
         """Hold by these masks from now on."""
-        for name, mask in masks.items():
-            self.alive[name] = mask
+        self.put_(masks)
+        for name in masks:
             self.hold_(name)
+
+    def put_(self, masks: Mapping[str, Tensor]) -> None:
+        """Take these masks, and leave the weights as they are.
+
+        A mask is written over the one before: a captured CUDA graph goes on reading from that memory.
+        """
+        self.changes += 1
+        if self.captured is not None and not masks.keys() <= self.captured:
+            self.captured = None
+            warn(_CAPTURED.format("this pruning"))
+        for name, mask in masks.items():
+            held = self.alive.get(name)
+            if held is None or held.device != self.params[name].device:
+                self.alive[name] = mask
+            else:
+                held.copy_(mask)
 
     def end_(self) -> None:
         """Let go: the zeros stay, nothing holds them any more."""
