@@ -138,29 +138,31 @@ def detach_first(rank: int, port: int, folder: str) -> None:
 def checkpoint(rank: int, port: int, folder: str) -> None:
     """Save by torch.distributed.checkpoint from every rank, and load into fresh objects."""
     join(rank, port)
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict_loader import load
+    from torch.distributed.checkpoint.state_dict_saver import save
 
-    def attached(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, pw.Pruner]:
+    def attached(seed: int) -> tuple[nn.Module, nn.Module, torch.optim.Optimizer, pw.Pruner]:
         torch.manual_seed(seed)
-        model = DistributedDataParallel(nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4)))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        return model, optimizer, pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap(last=4))
+        plain = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
+        optimizer = torch.optim.SGD(plain.parameters(), lr=0.01)
+        model = DistributedDataParallel(plain)
+        return model, plain, optimizer, pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap(last=4))
 
-    model, optimizer, pruner = attached(0)
+    model, inside, optimizer, pruner = attached(0)
     for step in range(12):
         optimizer.zero_grad()
         model(torch.randn(8, 12)).square().mean().backward()
         optimizer.step()
         if step == 5:
             pruner.prune(0.7)
-    dcp.save({"model": model.module.state_dict(), "pruner": pruner.state_dict()}, checkpoint_id=f"{folder}/saved")
-    other, _, fresh = attached(1)
-    state = {"model": other.module.state_dict(), "pruner": fresh.state_dict()}
-    dcp.load(state, checkpoint_id=f"{folder}/saved")
-    other.module.load_state_dict(state["model"])
+    save({"model": inside.state_dict(), "pruner": pruner.state_dict()}, checkpoint_id=f"{folder}/saved")
+    _, other, _, fresh = attached(1)
+    state = {"model": other.state_dict(), "pruner": fresh.state_dict()}
+    load(state, checkpoint_id=f"{folder}/saved")
+    other.load_state_dict(state["model"])
     fresh.load_state_dict(state["pruner"])
     equal = same(fresh.state_dict(), pruner.state_dict()) and fresh.sparsity == pruner.sparsity
-    torch.save(equal and same(other.state_dict(), model.state_dict()), f"{folder}/{rank}.pt")
+    torch.save(equal and same(other.state_dict(), inside.state_dict()), f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 

@@ -17,7 +17,8 @@ BASES = ["0.base_layer.weight", "2.base_layer.weight"]
 
 def adapted() -> nn.Module:
     torch.manual_seed(0)
-    return with_lora(nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4)))
+    model: nn.Module = with_lora(nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4)))
+    return model
 
 
 def trainable(model: nn.Module) -> Optimizer:

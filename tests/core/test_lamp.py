@@ -1,6 +1,7 @@
 """LAMP's counts, against the definition spelled out, and on tensors of which only a sample is sorted."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -123,7 +124,11 @@ def whole(values: dict[str, torch.Tensor], count: int) -> dict[str, int] | None:
     """The same, with every tensor sorted."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lamp, "_SAMPLE", 1 << 30)
-        return lamp_pruned({name: lambda v=v: v for name, v in values.items()}, count)
+        return sampled(values, count)
+
+
+def sampled(values: dict[str, torch.Tensor], count: int) -> dict[str, int] | None:
+    return lamp_pruned({name: partial(torch.Tensor.detach, v) for name, v in values.items()}, count)
 
 
 def drawn(kind: str) -> dict[str, torch.Tensor]:
@@ -147,7 +152,7 @@ def drawn(kind: str) -> dict[str, torch.Tensor]:
 def test_a_sample_finds_the_same_counts(kind, share):
     values = drawn(kind)
     count = round(share * sum(v.numel() for v in values.values()))
-    assert lamp_pruned({name: lambda v=v: v for name, v in values.items()}, count) == whole(values, count)
+    assert sampled(values, count) == whole(values, count)
 
 
 def test_a_sample_that_misleads_is_made_good():
@@ -156,7 +161,7 @@ def test_a_sample_that_misleads_is_made_good():
     step = -(-n // lamp._SAMPLE)
     values = {"a": torch.rand(n, generator=torch.Generator().manual_seed(1)), "b": torch.linspace(0.01, 1, n)}
     values["a"][::step] *= 1e-6
-    assert lamp_pruned({k: lambda v=v: v for k, v in values.items()}, 300_000) == whole(values, 300_000)
+    assert sampled(values, 300_000) == whole(values, 300_000)
 
 
 @pytest.mark.gpu

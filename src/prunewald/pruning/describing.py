@@ -72,13 +72,15 @@ def scored_row(
 ) -> TensorReport:
     """The row of a slice of which `keep` stays, where by magnitude `other` would; `alive` is its mask before."""
     kept, size = int(torch.count_nonzero(keep)), keep.numel()
+    living = size if alive is None else max(int(torch.count_nonzero(alive)), 1)
+    dead = ranked.dead if ranked.dead is None or alive is None else ranked.dead & alive
     return TensorReport(
         name=name,
         shape=tuple(keep.shape),
         weights=size,
         kept=kept,
         threshold=_threshold(ranked, keep) if plan.pattern.single and 0 < kept < size else None,
-        dead=None if ranked.dead is None else _share(ranked.dead, alive),
+        dead=None if dead is None else int(torch.count_nonzero(dead)) / living,
         correlation=1.0 if other is None else _correlation(ranked),
         overlap=1.0 if other is None else int(torch.count_nonzero(other & keep)) / max(kept, 1),
     )
@@ -91,13 +93,6 @@ def _threshold(ranked: Ranked, keep: Tensor) -> float:
     if lowest <= torch.finfo(score.dtype).min:  # a pattern may keep a zero among its neighbours
         lowest = min(0.0, float(score[keep & (weight != 0)].min())) if weight[keep].any() else 0.0
     return lowest if ranked.dead is None else max(lowest, 0.0)
-
-
-def _share(flags: Tensor, alive: Tensor | None) -> float:
-    """The share of the living weights that is flagged."""
-    if alive is None:
-        return int(torch.count_nonzero(flags)) / flags.numel()
-    return int(torch.count_nonzero(flags & alive)) / max(int(torch.count_nonzero(alive)), 1)
 
 
 def _correlation(ranked: Ranked) -> float:
