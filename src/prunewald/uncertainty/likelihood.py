@@ -17,6 +17,7 @@ _NAMES: dict[str, tuple[Any, type[nn.Module]]] = {
 }
 # With these settings a loss is the likelihood of its name; most losses have only some of them.
 _PLAIN = {"weight": None, "pos_weight": None, "label_smoothing": 0, "reduction": "mean", "log_input": True}
+_POSITIONS = "cross entropy of {} a sample: give one label and a row of classes, with positions laid out as samples"
 
 
 def likelihood(loss: Loss) -> str:
@@ -58,10 +59,7 @@ def negative_log_likelihood(kind: str, output: Tensor, target: Tensor, precision
     """The negative log-likelihood of one sample, up to a constant; `precision` is that of each squared output."""
     if kind == "cross_entropy":
         if output.dim() != 1 or target.dim():
-            raise ValueError(
-                f"cross entropy of outputs {tuple(output.shape)} and labels {tuple(target.shape)} a sample: give one "
-                "label and a row of classes, with positions laid out as samples"
-            )
+            raise ValueError(_POSITIONS.format(f"outputs {tuple(output.shape)} and labels {tuple(target.shape)}"))
         return F.cross_entropy(output[None], target[None])
     if kind == "binary_cross_entropy":
         return F.binary_cross_entropy_with_logits(
@@ -90,6 +88,8 @@ def output_factor(kind: str, output: Tensor, precision: Tensor) -> Tensor:
     """A matrix A such that A A' is the Fisher information that one sample has about the outputs of the model."""
     exact = output.reshape(-1).double()  # one minus a probability loses digits
     if kind == "cross_entropy":
+        if output.dim() != 1:
+            raise ValueError(_POSITIONS.format(f"outputs {tuple(output.shape)}"))
         p = exact.softmax(-1)
         factor = torch.diag(p.sqrt()) - p[:, None] * p.sqrt()[None, :]
     elif kind == "binary_cross_entropy":
