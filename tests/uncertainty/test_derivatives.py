@@ -135,6 +135,19 @@ def test_a_recurrent_model_is_estimated_and_left_as_it_was():
     assert model.training
 
 
+class Random(nn.Linear):
+    """Drops out whatever the mode."""
+
+    def forward(self, x):
+        return F.dropout(super().forward(x))
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_a_model_that_is_random_in_eval_mode_is_refused(observed):
+    with pytest.raises(ValueError, match=r"Random.*training=self\.training"):
+        InverseFisher(observed=observed).estimate(Random(3, 1), [(torch.randn(9, 3), torch.randn(9, 1))], F.mse_loss)
+
+
 def test_an_error_of_the_model_itself_is_the_models():
     model = nn.Linear(3, 2)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):

@@ -63,10 +63,10 @@ def by_block(problem: Problem, observed: bool) -> Iterator[BlockMatrices]:
         count = problem.count
         yield BlockMatrices(
             names,
-            (information if bend is None else information + bend) / count,
-            covariance / count,
+            (information if bend is None else information.add_(bend)).div_(count),
+            covariance.div_(count),
             score / count,
-            bend=None if bend is None else bend / count,
+            bend=None if bend is None else bend.div_(count),
             samples=count,
             eps=problem.eps,
         )
@@ -149,7 +149,7 @@ class Sandwich(_Inverting):
 
         def variance(block: BlockMatrices) -> Tensor:
             bread = block.spectrum.inverted(self.inverse, self.damping).whole()
-            return ((bread @ block.covariance[block.told][:, block.told]) * bread).sum(1) / block.samples
+            return ((bread @ block.of_told(block.covariance)) * bread).sum(1) / block.samples
 
         with evaluating(model):
             return self._marked(solve(pose(model, batches, loss, masks), self.observed, variance))

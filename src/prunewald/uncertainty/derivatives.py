@@ -33,7 +33,8 @@ class Derivatives:
             try:
                 with _without_advice():
                     return self._together(head, names, x, y)
-            except RuntimeError:
+            except RuntimeError as error:
+                self._check_fixed(error)
                 self._singly = True  # an error of the model itself comes up again below
         rows = [self._one(head, names, *pair) for pair in zip(x.split(1), y.split(1), strict=True)]
         return {name: torch.stack([row[name] for row in rows]) for name in names}
@@ -44,9 +45,18 @@ class Derivatives:
             try:
                 with _without_advice():
                     return self._columns(head, names, at, x, y)
-            except RuntimeError:
+            except RuntimeError as error:
+                self._check_fixed(error)
                 self._columns_singly = True
         return self._rows(head, names, at, x, y)
+
+    def _check_fixed(self, error: RuntimeError) -> None:
+        """A model that draws random numbers in eval mode has no derivatives that another pass would find again."""
+        if "randomness" in str(error):
+            raise ValueError(
+                f"{type(self._model).__name__} draws random numbers in eval mode, as F.dropout(x) does: give that "
+                "training=self.training, or use nn.Dropout"
+            ) from error
 
     # ---- many samples at once ----
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from prunewald.uncertainty.diagnosis import BlockDiagnosis
 
 Inverse = Literal["inverse", "pseudo", "damped"]
+_DOUBLE = torch.finfo(torch.float64).eps
 _LEAST = 32  # a model rounds its derivatives several times, however few parameters it has
 
 
@@ -46,7 +47,7 @@ class Spectrum:
     def condition(self) -> float:
         """The largest eigenvalue over the smallest; infinite where that is rounding."""
         size = self.values.abs()
-        return float(size.max() / size.min()) if bool(self.keep.all()) else torch.inf
+        return float(size.max() / size.min()) if len(size) and bool(self.keep.all()) else torch.inf
 
     def inverted(self, how: Inverse, damping: float = 0.0) -> Factors:
         """The inverse that was asked for, in the units of the parameters; NaN where there is none.
@@ -86,14 +87,13 @@ class BlockMatrices:
     @cached_property
     def spectrum(self) -> Spectrum:
         """The information about the parameters that the data tell something of, scaled to a unit diagonal."""
-        matrix = self.information if bool(self.told.all()) else self.information[self.told][:, self.told]
+        matrix = self.of_told(self.information)
         if not bool(matrix.isfinite().all()):
             raise ValueError(
                 f"the information about {', '.join(self.names)} has NaN or infinite entries: so have the derivatives "
                 "of the loss at these batches; look for NaN in inputs, targets and outputs"
             )
-        scale = matrix.diagonal().abs().sqrt()
-        scale = torch.where(scale > 0, scale, 1.0)
+        scale = _scale(matrix)
         values, vectors = torch.linalg.eigh(matrix / scale / scale[:, None])
         return Spectrum(values, vectors, scale, values.abs() > self._rounding(values, max(len(values), _LEAST)))
 
@@ -105,8 +105,7 @@ class BlockMatrices:
         derivatives themselves. Neither is better than the double precision in which they are added up.
         """
         largest = float(values.abs().max()) if len(values) else 0.0
-        double = torch.finfo(torch.float64).eps
-        outer = max((size * self.eps) ** 2, size * double) * largest
+        outer = max((size * self.eps) ** 2, size * _DOUBLE) * largest
         return min(0.5 * largest, outer + size * self.eps * self._bent)
 
     @cached_property
@@ -114,17 +113,21 @@ class BlockMatrices:
         """How much of the scaled information is no sum of outer products."""
         if self.bend is None or not bool(self.bend.any()):
             return 0.0
-        scale = self.information.diagonal().abs().sqrt()
-        scaled = self.bend / torch.where(scale > 0, scale, 1.0) / torch.where(scale > 0, scale, 1.0)[:, None]
-        return float(torch.linalg.matrix_norm(scaled))
+        scale = _scale(self.information)
+        return float(torch.linalg.matrix_norm(self.bend / scale / scale[:, None]))
 
     @property
     def error(self) -> float:
         """About how far off, relatively, rounding lets the standard errors be."""
-        if not self.spectrum.rank or self.spectrum.condition == torch.inf:
+        condition = self.spectrum.condition
+        if condition == torch.inf:
             return torch.inf
-        smallest = float(self.spectrum.values.abs().min())
-        return float(self.eps * (self.spectrum.condition**0.5 + self._bent / smallest))
+        parts = self.eps * (condition**0.5 + self._bent / float(self.spectrum.values.abs().min()))
+        return float(parts + _DOUBLE * condition)
+
+    def of_told(self, matrix: Tensor) -> Tensor:
+        """The rows and columns of a matrix for the parameters that the data tell something of."""
+        return matrix if bool(self.told.all()) else matrix[self.told][:, self.told]
 
     def full(self, variance: Tensor) -> Tensor:
         """Variances of all parameters from those of the parameters that are told of; infinite for the others."""
@@ -151,3 +154,9 @@ class BlockMatrices:
             untold=int((~self.told).sum()),
             error=self.error,
         )
+
+
+def _scale(matrix: Tensor) -> Tensor:
+    """What rows and columns are divided by so that the diagonal is one, or minus one; where it is zero, one."""
+    root = matrix.diagonal().abs().sqrt()
+    return torch.where(root > 0, root, 1.0)
