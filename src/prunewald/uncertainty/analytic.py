@@ -43,7 +43,7 @@ def solve(problem: Problem, observed: bool, variance: Variance) -> Sigmas:
     bad = {name: int(sigma.isnan().sum()) for name, sigma in sigmas.items() if sigma.isnan().any()}
     sigmas.diagnosis = Diagnosis(problem.count, tuple(diagnoses), bad)
     sigmas.notes = tuple(note for block in diagnoses for note in block.notes())
-    sigmas.degrees = problem.degrees
+    sigmas.degrees = problem.degrees(sum(block.untold for block in diagnoses))
     return sigmas
 
 
@@ -133,7 +133,12 @@ class InverseFisher(_Inverting):
             def variance(block: BlockMatrices) -> Tensor:
                 return dispersion * block.spectrum.inverted(self.inverse, self.damping).diagonal() / block.samples
 
-            return self._marked(solve(problem, self.observed, variance))
+            sigmas = solve(problem, self.observed, variance)
+            # What the data tell nothing of was not fitted: the residuals have more degrees of freedom than was thought.
+            ratio = (problem.degrees() or problem.count) / (sigmas.degrees or problem.count)
+        for sigma in sigmas.values() if ratio != 1 else ():
+            sigma *= ratio**0.5
+        return self._marked(sigmas)
 
 
 @uncertainty("sandwich")

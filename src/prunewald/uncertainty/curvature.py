@@ -84,14 +84,16 @@ class Problem:
         """The loss as torch takes it, with its means over outputs, in units of the negative log-likelihood."""
         return {"cross_entropy": 1.0, "squared_error": 2.0 / self.outputs}.get(self.kind, 1.0 / self.outputs)
 
-    @property
-    def degrees(self) -> float | None:
-        """The degrees of freedom of a residual variance, n - p / outputs, p the number of living parameters.
+    def degrees(self, untold: int = 0) -> float | None:
+        """The degrees of freedom of a residual variance, n - p / outputs; None where it has none.
 
-        None where there are none, or no such variance.
+        p is the number of living parameters, without those that the data tell nothing of.
         """
-        left = self.count - sum(int(alive.sum()) for alive in self.alive.values()) / self.outputs
-        return left if self.kind == "squared_error" and left > 0 else None
+        if self.kind != "squared_error":
+            return None
+        free = sum(int(alive.sum()) for alive in self.alive.values()) - untold
+        left = self.count - free / self.outputs
+        return left if left > 0 else None
 
     @property
     def eps(self) -> float:
@@ -143,8 +145,9 @@ class Problem:
     def balanced(self) -> tuple["Problem", float]:
         """This problem with every squared output in units of its own variance, and the mean of these variances.
 
-        The variance of an output is its sum of squared residuals over its degrees of freedom, or over n where there
-        are too few samples for that. Other likelihoods stay as they are, with 1.
+        The variance of an output is its sum of squared residuals over its degrees of freedom, all living parameters
+        taken as estimated, or over n where there are too few samples for that. Other likelihoods stay as they are,
+        with 1.
         """
         if self.kind != "squared_error":
             return self, 1.0
@@ -154,7 +157,7 @@ class Problem:
                 output = self.model(x)
                 residuals = (output.double() - y.reshape(output.shape)).reshape(len(x), -1)
                 total = total + residuals.square().sum(0)
-        variance = total / (self.degrees or self.count)
+        variance = total / (self.degrees() or self.count)
         # An output without residuals tells no variance of its own: it counts with the mean of the others.
         precision = torch.where(variance > 0, variance.mean() / variance, 1.0)
         return replace(self, precision=precision), float(variance.mean())
