@@ -1,5 +1,6 @@
 """What is differentiated: samples that count, in pieces of bounded size."""
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from prunewald.model.modules import evaluating
 from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich, SGDAsymptotic
 from prunewald.uncertainty import analytic as analytic_module
 from prunewald.uncertainty.curvature import pose
+from tests.uncertainty.test_batches import Streamed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -94,3 +96,17 @@ def test_fewer_columns_at_a_time_need_less_memory_and_change_nothing():
         sizes.append(largest.size)
     torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
     assert sizes[0] < sizes[1]
+
+
+@pytest.mark.parametrize("observed", [False, True])
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared_error"])
+def test_every_block_is_a_pass_and_no_pass_keeps_the_data(loss, observed, monkeypatch):
+    monkeypatch.setattr(analytic_module, "_FULL", 25)
+    gc.collect()
+    loader = Streamed(loss)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    sigmas = InverseFisher(inverse="damped", observed=observed).estimate(model, loader, loss)
+    assert [len(block.params) for block in sigmas.diagnosis.blocks] == [2, 2]
+    assert loader.passes == 2 + (loss == "squared_error"), "squared errors need the variance of the residuals first"
+    assert loader.most <= 3, f"{loader.most} of 12 batches were in memory at once"
+    assert sigmas.diagnosis.samples == 96
