@@ -30,6 +30,7 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.select
 	$(BIN)/python -m benchmarks.ensemble
 	$(BIN)/python -m benchmarks.units
+	$(BIN)/python -m benchmarks.closed_forms
 	$(BIN)/python -m benchmarks.size
 
 clean:

@@ -55,15 +55,14 @@ def analytic(model: nn.Module, batches: list[tuple[Tensor, Tensor]], observed: b
     model = copy.deepcopy(model).double()
     with evaluating(model):
         (part,) = by_block(pose(model, [(x.double(), y) for x, y in batches], F.cross_entropy, None), observed)
-    values, vectors, keep = spectrum = part.spectrum()
-    z = part.z()
+    spectrum, z = part.spectrum, part.z()
     return {
-        "parameters": len(values),
-        "rank of I": int(keep.sum()),
+        "parameters": len(part.mean),
+        "rank of I": spectrum.rank,
         "rank of K": rank(part.covariance),
-        "parameters without information": int((part.information.diagonal() == 0).sum()),
-        "negative eigenvalues of I": int((values[keep] < 0).sum()),
-        "negative variances, pseudo-inverse": int((vectors.square() @ spectrum.inverted("pseudo") < 0).sum()),
+        "parameters without information": int((~part.told).sum()),
+        "negative eigenvalues of I": int((spectrum.values[spectrum.keep] < 0).sum()),
+        "negative variances, pseudo-inverse": int((spectrum.inverted("pseudo").diagonal() < 0).sum()),
         "mean score, root mean square in standard errors (1 at an optimum)": float(z.square().mean().sqrt()),
         "share of scores beyond 1.96 standard errors": float((z.abs() > 1.96).double().mean()),
     }

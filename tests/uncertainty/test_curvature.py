@@ -1,5 +1,6 @@
 """What is differentiated: samples that count, in pieces of bounded size."""
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from prunewald.model.modules import evaluating
 from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich, SGDAsymptotic
 from prunewald.uncertainty import analytic as analytic_module
 from prunewald.uncertainty.curvature import pose
+from tests.uncertainty.test_batches import Streamed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -47,7 +49,9 @@ def test_a_block_of_the_hessian_is_that_of_the_whole(masked):
 
     whole = hessian(total)(params)
     masks = {"2.weight": torch.rand(8, 8) < 0.5} if masked else {}
-    block = pose(model, [(x[:15], y[:15]), (x[15:], y[15:])], F.cross_entropy, masks).hessian(("2.weight", "2.bias"))
+    problem = pose(model, [(x[:15], y[:15]), (x[15:], y[15:])], F.cross_entropy, masks)
+    found = problem.sums(("2.weight", "2.bias"), observed=True)
+    block = found.information + found.bend
     alive = torch.cat([masks.get("2.weight", torch.ones(8, 8).bool()).flatten(), torch.ones(8).bool()])
     rows = [torch.cat([whole[a][b].flatten(params[a].dim()) for b in ("2.weight", "2.bias")], -1) for a in whole][2:]
     expected = torch.cat([row.reshape(-1, 72) for row in rows])[alive][:, alive]
@@ -82,12 +86,27 @@ def test_blocks_need_no_more_memory_in_a_larger_model(observed, monkeypatch):
 
 
 def test_fewer_columns_at_a_time_need_less_memory_and_change_nothing():
-    model, batch = deep(1)
-    problem = pose(model, [batch], F.cross_entropy, None)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    problem = pose(model, [(torch.randn(20, 8).double(), torch.randn(20, 1).double())], F.mse_loss, None)
     found, sizes = [], []
     for columns in (4, 72):
         with evaluating(model), Largest() as largest:
-            found.append(replace(problem, columns=columns).hessian(("0.weight", "0.bias")))
+            found.append(replace(problem, columns=columns).sums(("0.weight", "0.bias"), observed=True).bend)
         sizes.append(largest.size)
     torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
     assert sizes[0] < sizes[1]
+
+
+@pytest.mark.parametrize("observed", [False, True])
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared_error"])
+def test_every_block_is_a_pass_and_no_pass_keeps_the_data(loss, observed, monkeypatch):
+    monkeypatch.setattr(analytic_module, "_FULL", 25)
+    gc.collect()
+    loader = Streamed(loss)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    sigmas = InverseFisher(inverse="damped", observed=observed).estimate(model, loader, loss)
+    assert [len(block.params) for block in sigmas.diagnosis.blocks] == [2, 2]
+    assert loader.passes == 2 + (loss == "squared_error"), "squared errors need the variance of the residuals first"
+    assert loader.most <= 3, f"{loader.most} of 12 batches were in memory at once"
+    assert sigmas.diagnosis.samples == 96

@@ -59,9 +59,27 @@ def test_the_diagnosis_of_bad_sigmas_is_shown():
         Given(sigmas).check({}, {"weight": PARAM})
 
 
-def test_caveats_are_those_of_the_estimator_or_that_nothing_is_known():
+def test_notes_are_those_of_the_estimator_and_caveats_that_nothing_is_known():
     sigmas = Sigmas(weight=torch.ones(2, 3))
-    assert Given(sigmas).caveats() == []
     sigmas.notes = ("nominal only",)
-    assert Given(sigmas).caveats() == ["nominal only"]
-    assert "need standard errors" in Given({"weight": torch.ones(2, 3)}).caveats()[0]
+    assert (Given(sigmas).notes, Given(sigmas).caveats()) == (("nominal only",), [])
+    plain = Given({"weight": torch.ones(2, 3)})
+    assert plain.notes == ()
+    assert "need standard errors" in plain.caveats()[0]
+
+
+def test_degrees_of_freedom_are_those_of_the_estimator():
+    sigmas = Sigmas(weight=torch.ones(2, 3))
+    assert Given(sigmas).degrees({}) is Given(dict(sigmas)).degrees({}) is None
+    sigmas.degrees = 9.0
+    assert Given(sigmas).degrees({}) == 9
+
+
+def test_what_is_no_standard_error_is_not_tested_but_pruned_by():
+    sigmas = Sigmas(weight=torch.ones(2, 3))
+    sigmas.untested, sigmas.notes = "it was damped: use 'inverse'", ("damped",)
+    pruner = pw.Pruner(nn.Linear(3, 2), criterion="wald", uncertainty=sigmas)
+    for level in ({"alpha": 0.05}, {"fdr": 0.1}):
+        with pytest.raises(ValueError, match="alpha= and fdr=.*damped: use 'inverse'"):
+            pruner.prune(**level)
+    assert pruner.prune(0.5).notes == ["damped"]

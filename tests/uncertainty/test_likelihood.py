@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich
-from prunewald.uncertainty.likelihood import counted, likelihood, negative_log_likelihood, output_factor
+from prunewald.uncertainty.likelihood import counted, likelihood, negative_log_likelihood, output_factor, output_slope
 from tests.uncertainty.helpers import CONTINUOUS, batches, linear
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -19,6 +19,7 @@ LOSSES = {
     "cross_entropy": (F.cross_entropy, nn.CrossEntropyLoss()),
     "binary_cross_entropy": (F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss()),
     "squared_error": (F.mse_loss, nn.MSELoss()),
+    "poisson": (F.poisson_nll_loss, nn.PoissonNLLLoss()),
 }
 OUTPUT = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64)
 PRECISION = torch.tensor([1.0, 0.5, 4.0], dtype=torch.float64)
@@ -67,22 +68,31 @@ def test_samples_whose_label_is_ignored_do_not_count():
 
 
 def test_an_unknown_loss_is_named():
-    with pytest.raises(ValueError, match="loss 'hinge'.*cross_entropy, binary_cross_entropy, squared_error"):
+    with pytest.raises(ValueError, match="loss 'hinge'.*cross_entropy, binary_cross_entropy, squared_error, poisson"):
         InverseFisher().estimate(linear(np.zeros(5)), batches(CONTINUOUS), "hinge")
 
 
 @pytest.mark.parametrize(
-    "loss", [nn.CrossEntropyLoss(label_smoothing=0.1), nn.MSELoss(reduction="sum"), nn.CrossEntropyLoss(torch.ones(2))]
+    "loss",
+    [
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        nn.MSELoss(reduction="sum"),
+        nn.CrossEntropyLoss(torch.ones(2)),
+        nn.BCEWithLogitsLoss(pos_weight=torch.ones(1)),
+        nn.PoissonNLLLoss(log_input=False),
+    ],
+    ids=repr,
 )
 def test_a_loss_that_is_no_plain_likelihood_is_refused(loss):
     with pytest.raises(ValueError, match=f"{type(loss).__name__}.*use its defaults"):
         InverseFisher().estimate(linear(np.zeros(5)), batches(CONTINUOUS), loss)
 
 
-def test_labels_by_position_are_refused():
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_labels_by_position_are_refused(estimator):
     model = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (3, 2)))
-    with pytest.raises(ValueError, match=r"\(3, 2\).*\(2,\).*positions laid out as samples"):
-        FisherDiagonal().estimate(model, [(torch.randn(8, 4), torch.zeros(8, 2).long())], F.cross_entropy)
+    with pytest.raises(ValueError, match=r"\(3, 2\).*positions laid out as samples"):
+        estimator.estimate(model, [(torch.randn(8, 4), torch.zeros(8, 2).long())], F.cross_entropy)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
@@ -104,3 +114,34 @@ def test_ignored_labels_are_as_if_not_there(estimator, loss, ignored):
         torch.testing.assert_close(sigma, expected[name])
     if not isinstance(estimator, FisherDiagonal):
         assert found.diagnosis.samples == int((~gone).sum())
+
+
+class Focal(nn.CrossEntropyLoss):
+    """A subclass with another value."""
+
+    def forward(self, output, target):
+        return super().forward(output, target) ** 2
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_a_subclass_is_not_taken_for_its_parent(estimator):
+    model, data = nn.Linear(4, 3), [(torch.randn(8, 4), torch.zeros(8).long())]
+    with pytest.raises(ValueError, match=r"Focal\(\).*CrossEntropyLoss.*loss='cross_entropy'"):
+        estimator.estimate(model, data, Focal())
+
+
+@pytest.mark.parametrize("kind", [*OUTCOMES, "squared_error", "poisson"])
+def test_the_slope_is_the_gradient_by_the_outputs(kind):
+    target = OUTCOMES[kind][1][0] if kind in OUTCOMES else torch.tensor([1.0, 0.0, 3.0])
+    gradient = torch.func.grad(lambda o: negative_log_likelihood(kind, o, target, PRECISION))(OUTPUT)
+    torch.testing.assert_close(output_slope(kind, OUTPUT, target, PRECISION), gradient)
+
+
+def test_the_information_of_counts_is_their_mean():
+    counts = torch.arange(200.0, dtype=torch.float64)
+    for at, log_rate in enumerate(OUTPUT):
+        p = torch.distributions.Poisson(log_rate.exp()).log_prob(counts).exp()
+        factor = output_factor("poisson", OUTPUT, PRECISION)
+        torch.testing.assert_close((factor @ factor.T)[at, at], (p * (counts - log_rate.exp()) ** 2).sum())
+    value = negative_log_likelihood("poisson", OUTPUT, counts[:3], PRECISION)
+    torch.testing.assert_close(value, nn.PoissonNLLLoss(reduction="sum")(OUTPUT, counts[:3]))

@@ -79,6 +79,7 @@ class Online(Running, Uncertainty):
     """Watches optimizer steps, and tells how sure each weight is."""
 
     learns: ClassVar[bool] = True  # whether it learns from the steps of a training; False: it knows its sigmas already
+    notes: tuple[str, ...] = ()  # what a report should say wherever its sigma is used
 
     @abstractmethod
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
@@ -125,7 +126,7 @@ class Online(Running, Uncertainty):
         return {}
 
     def caveats(self) -> list[str]:
-        """What to say where p-values are made from this sigma."""
+        """What to say where p-values are made from this sigma; ValueError where none can be."""
         name = type(self).__name__
         return [] if self.standard_error else [_NOT_P_VALUES.format(name)]
 

@@ -200,8 +200,8 @@ def resolve(
         notes.append(f"stepped by no optimizer of this Pruner: {', '.join(idle)}; give it those that step them too")
     needed = sigma is not None if criterion.uses_sigma is None else criterion.uses_sigma
     sigma = source if needed else None
-    if tests and sigma is not None:
-        notes += sigma.caveats()
+    if sigma is not None:
+        notes += [*sigma.notes, *(sigma.caveats() if tests else ())]
     if slices.left_out:
         notes.append(_left_out(slices.left_out))
     if slices.adapted:

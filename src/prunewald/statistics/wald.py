@@ -18,8 +18,8 @@ class WaldTest(NamedTuple):
 def wald_test(weight: Tensor, se: Tensor, df: float | None = None) -> WaldTest:
     """Test each weight against zero; `se` must be a standard error for `p` to be a p-value.  Wald (1943).
 
-    z is taken as normal, or as t-distributed with `df` degrees of freedom. A weight of zero has z = 0 and p = 1, also
-    where its standard error is zero.
+    z is taken as normal, or as t-distributed with `df` degrees of freedom (`.degrees` of what a closed form gave). A
+    weight of zero has z = 0 and p = 1, also where its standard error is zero.
 
     >>> wald_test(torch.tensor([1.96]), torch.tensor([1.0])).p.round(decimals=3)
     tensor([0.0500])

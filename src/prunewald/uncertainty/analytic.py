@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Literal, NamedTuple, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,106 +17,58 @@ from prunewald.model.masking import Masks
 from prunewald.model.modules import evaluating
 from prunewald.uncertainty.batches import Batches
 from prunewald.uncertainty.curvature import Problem, pose
-from prunewald.uncertainty.diagnosis import BlockDiagnosis, Diagnosis, Sigmas
+from prunewald.uncertainty.diagnosis import Diagnosis, Sigmas
+from prunewald.uncertainty.information import BlockMatrices, Inverse
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.arguments import one_of, real
 from prunewald.util.registry import uncertainty
 
-Inverse = Literal["inverse", "pseudo", "damped"]
 _FULL = 20_000  # parameters whose information matrix is held whole
+_REMEDY = (
+    "For p-values use inverse='inverse' and leave out what the data tell of only together (of the outputs of a "
+    "softmax one can be zero, and left out by masks=); prune(sparsity) needs only the order"
+)
 
-
-class Spectrum(NamedTuple):
-    """The eigenvalues of an information matrix, its eigenvectors, and which of them are more than rounding."""
-
-    values: Tensor
-    vectors: Tensor
-    keep: Tensor
-
-    def inverted(self, how: Inverse, damping: float = 0.0) -> Tensor:
-        """The eigenvalues of the inverse that was asked for; NaN where there is no inverse."""
-        if how == "damped":
-            return 1 / (self.values + damping * self.values.mean())
-        if how == "pseudo" or bool(self.keep.all()):
-            return torch.where(self.keep, 1 / self.values, 0.0)
-        return torch.full_like(self.values, torch.nan)
-
-
-@dataclass(frozen=True)
-class BlockMatrices:
-    """One block of parameters: its information, the covariance of its scores, and what they were made from."""
-
-    names: tuple[str, ...]
-    information: Tensor  # the mean over samples, squared errors in units of their variance
-    covariance: Tensor  # of the scores, in the same units
-    mean: Tensor  # of the scores
-    samples: int
-    rounding: float  # of an entry of the information, relative to the largest
-
-    def spectrum(self) -> Spectrum:
-        """The information by eigenvalues."""
-        values, vectors = torch.linalg.eigh(self.information)
-        return Spectrum(values, vectors, values.abs() > values.abs().max() * len(values) * self.rounding)
-
-    def z(self) -> Tensor:
-        """The mean scores in units of their standard errors, where a score varies."""
-        error = (self.covariance.diagonal() / self.samples).sqrt()
-        return (self.mean / error)[error > 0]
-
-    def diagnosed(self, spectrum: Spectrum, variance: Tensor) -> BlockDiagnosis:
-        """How far this block can be believed: its rank and condition, negative variances, the mean score."""
-        living = spectrum.values[spectrum.keep].abs()
-        return BlockDiagnosis(
-            params=self.names,
-            size=len(variance),
-            rank=len(living),
-            condition=float(living.max() / living.min()) if len(living) == len(variance) else torch.inf,
-            negative=int((variance < 0).sum()),
-            score=float(self.z().square().mean().sqrt()),
-        )
-
-
-Variance = Callable[[BlockMatrices, Spectrum], Tensor]
+Variance = Callable[[BlockMatrices], Tensor]  # of the parameters that the data tell something of
 
 
 def solve(problem: Problem, observed: bool, variance: Variance) -> Sigmas:
     """Standard errors of every parameter that takes gradients, NaN where there is none, with their diagnosis."""
     flat, diagnoses = [], []
     for block in by_block(problem, observed):
-        spectrum = block.spectrum()
-        found = variance(block, spectrum)
-        diagnoses.append(block.diagnosed(spectrum, found))
-        found = found.masked_fill(found < 0, torch.nan)
-        # The data say nothing of a parameter without information: a pseudo-inverse would call it certain.
-        flat.append(found.masked_fill(block.information.diagonal() == 0, torch.inf).sqrt())
-    return _named(problem, torch.cat(flat), tuple(diagnoses))
+        found = block.full(variance(block))
+        diagnoses.append(block.diagnosed(found))
+        flat.append(found.masked_fill(found < 0, torch.nan).sqrt())
+    sigmas = _named(problem, torch.cat(flat))
+    bad = {name: int(sigma.isnan().sum()) for name, sigma in sigmas.items() if sigma.isnan().any()}
+    sigmas.diagnosis = Diagnosis(problem.count, tuple(diagnoses), bad)
+    sigmas.notes = tuple(note for block in diagnoses for note in block.notes())
+    sigmas.degrees = problem.degrees(sum(block.untold for block in diagnoses))
+    return sigmas
 
 
-def _named(problem: Problem, flat: Tensor, blocks: tuple[BlockDiagnosis, ...]) -> Sigmas:
+def _named(problem: Problem, flat: Tensor) -> Sigmas:
     sigmas = Sigmas()
     values = iter(flat.split([int(alive.sum()) for alive in problem.alive.values()]))
     for name, param in problem.params.items():
         sigmas[name] = torch.full_like(param, torch.inf)
         sigmas[name][problem.alive[name]] = next(values).to(param)
-    bad = {name: int(sigma.isnan().sum()) for name, sigma in sigmas.items() if sigma.isnan().any()}
-    sigmas.diagnosis = Diagnosis(problem.count, blocks, bad)
     return sigmas
 
 
 def by_block(problem: Problem, observed: bool) -> Iterator[BlockMatrices]:
     """One block after the other, since the matrices of all may not fit: the data are gone through again for each."""
-    count = problem.count
-    # A Hessian has the rounding of the model; outer products are added up in double precision.
-    dtype = next(iter(problem.params.values())).dtype if observed else torch.float64
     for names in _blocks(problem.alive):
-        information = problem.hessian(names) if observed else problem.information(names)
-        covariance = torch.zeros_like(information)
-        total = torch.zeros_like(information[0])
-        for scores in problem.scores(names):
-            covariance += scores.T @ scores
-            total += scores.sum(0)
+        information, bend, covariance, score = problem.sums(names, observed)
+        count = problem.count
         yield BlockMatrices(
-            names, information / count, covariance / count, total / count, count, torch.finfo(dtype).eps
+            names,
+            (information if bend is None else information.add_(bend)).div_(count),
+            covariance.div_(count),
+            score / count,
+            bend=None if bend is None else bend.div_(count),
+            samples=count,
+            eps=problem.eps,
         )
 
 
@@ -150,6 +102,15 @@ class _Inverting(Offline):
         one_of("inverse", self.inverse, get_args(Inverse))
         real("damping", self.damping, above=0)
 
+    def _marked(self, sigmas: Sigmas) -> Sigmas:
+        """Where it was not the inverse that was asked for, a word on that: these are no standard errors."""
+        if self.inverse != "inverse":
+            done = "pseudo-inverted" if self.inverse == "pseudo" else f"damped by {self.damping!r} of its diagonal"
+            why = f"the information was {done}: sigma is no standard error"
+            sigmas.notes = (f"{why}, but has an order to prune by", *sigmas.notes)
+            sigmas.untested = f"{type(self).__name__}(inverse={self.inverse!r}): {why}. {_REMEDY}"
+        return sigmas
+
 
 @uncertainty("inverse-fisher")
 @dataclass(frozen=True)
@@ -157,8 +118,10 @@ class InverseFisher(_Inverting):
     """SE = sqrt([I^-1]_jj / n), I the Fisher information: right if the model is.  Ko et al. (2019), eq. 4.
 
     `observed` takes the Hessian at the data instead of the expected information. A singular I has no inverse: then
-    sigma is NaN, unless a pseudo-inverse or a damped one (`damping` times the mean of the diagonal) is asked for.
-    Squared outputs are independent Gaussians, each with the variance of its own residuals.
+    sigma is NaN, unless a pseudo-inverse or a damped one (`damping` times its own diagonal is added) is asked for;
+    these give weights an order, but no p-values. I is singular where the precision of the model's derivatives cannot
+    tell it from that. Squared outputs are independent Gaussians, each with the variance of its own residuals, and
+    weight / SE is t-distributed with `.degrees` = n - p / outputs degrees of freedom.
     """
 
     def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
@@ -167,11 +130,15 @@ class InverseFisher(_Inverting):
         with evaluating(model):
             problem, dispersion = pose(model, batches, loss, masks).balanced()
 
-            def variance(block: BlockMatrices, spectrum: Spectrum) -> Tensor:
-                inverse = spectrum.inverted(self.inverse, self.damping)
-                return dispersion * (spectrum.vectors.square() @ inverse) / block.samples
+            def variance(block: BlockMatrices) -> Tensor:
+                return dispersion * block.spectrum.inverted(self.inverse, self.damping).diagonal() / block.samples
 
-            return solve(problem, self.observed, variance)
+            sigmas = solve(problem, self.observed, variance)
+            # What the data tell nothing of was not fitted: the residuals have more degrees of freedom than was thought.
+            ratio = (problem.degrees() or problem.count) / (sigmas.degrees or problem.count)
+        for sigma in sigmas.values() if ratio != 1 else ():
+            sigma *= ratio**0.5
+        return self._marked(sigmas)
 
 
 @uncertainty("sandwich")
@@ -185,12 +152,12 @@ class Sandwich(_Inverting):
     def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
         """Standard errors by parameter name."""
 
-        def variance(block: BlockMatrices, spectrum: Spectrum) -> Tensor:
-            bread = (spectrum.vectors * spectrum.inverted(self.inverse, self.damping)) @ spectrum.vectors.T
-            return ((bread @ block.covariance) * bread).sum(1) / block.samples
+        def variance(block: BlockMatrices) -> Tensor:
+            bread = block.spectrum.inverted(self.inverse, self.damping).whole()
+            return ((bread @ block.of_told(block.covariance)) * bread).sum(1) / block.samples
 
         with evaluating(model):
-            return solve(pose(model, batches, loss, masks), self.observed, variance)
+            return self._marked(solve(pose(model, batches, loss, masks), self.observed, variance))
 
 
 @uncertainty("sgd-asymptotic")
@@ -212,16 +179,20 @@ class SGDAsymptotic(Offline):
 
         with evaluating(model):
             problem = pose(model, batches, loss, masks)
-            sigmas = solve(problem, self.observed, partial(self._variance, problem.gain))
+            sigmas = solve(problem, self.observed, partial(self._variance, problem))
         steps = self.steps or problem.count / self.batch_size
+        sigmas.degrees = None  # an iterate is normal, whatever its residuals are
         sigmas.notes = (
             f"the standard errors are of SGD's last iterate after {steps:,.0f} steps of {self.rate!r} / t: "
             "for weights trained in another way they are nominal only",
+            *sigmas.notes,
         )
         return sigmas
 
-    def _variance(self, gain: float, block: BlockMatrices, spectrum: Spectrum) -> Tensor:
-        h, vectors = gain * spectrum.values, spectrum.vectors
+    def _variance(self, problem: Problem, block: BlockMatrices) -> Tensor:
+        gain = problem.gain
+        values, vectors = torch.linalg.eigh(block.information)  # as it is: SGD itself knows the units of its steps
+        h = gain * values
         if float(h.min()) * 2 * self.rate <= 1:
             raise ValueError(
                 f"rate={self.rate!r} is too small for {block.names}: the smallest eigenvalue of its Hessian is "
@@ -229,4 +200,5 @@ class SGDAsymptotic(Offline):
             )
         noise = gain**2 * (vectors.T @ block.covariance @ vectors) / self.batch_size
         solved = self.rate**2 * noise / (self.rate * (h[:, None] + h[None, :]) - 1)
-        return ((vectors @ solved) * vectors).sum(1) / (self.steps or block.samples / self.batch_size)
+        variance: Tensor = ((vectors @ solved) * vectors).sum(1)
+        return variance / (self.steps or block.samples / self.batch_size)

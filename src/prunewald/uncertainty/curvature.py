@@ -1,16 +1,22 @@
-"""Scores, Fisher information and Hessian of a model's likelihood, from per-sample derivatives (torch.func)."""
+"""Scores, Fisher information and Hessian of a model's likelihood, summed over data that are read and let go."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jacrev, jvp, vmap
-from torch.nn import functional as F
 
 from prunewald.model.masking import Masks, living
 from prunewald.uncertainty.batches import Batches, Samples
-from prunewald.uncertainty.likelihood import Loss, likelihood, negative_log_likelihood, output_factor
+from prunewald.uncertainty.derivatives import Derivatives
+from prunewald.uncertainty.likelihood import (
+    Loss,
+    likelihood,
+    negative_log_likelihood,
+    output_factor,
+    output_slope,
+)
 
 _ROWS = 1024  # outputs of samples differentiated at a time
 
@@ -30,7 +36,18 @@ def pose(
         )
     if not any(bool(a.any()) for a in alive.values()):
         raise ValueError(f"masks leaves nothing of {', '.join(alive)} alive: a weight is alive where its mask is True")
-    return Problem(model, Samples(batches, loss, passes=passes), kind, alive, torch.ones((), device="cpu"))
+    return Problem(
+        model, Samples(batches, loss, passes=passes), kind, alive, torch.ones((), device="cpu"), Derivatives(model)
+    )
+
+
+class Sums(NamedTuple):
+    """What one pass over the data adds up for some parameters, in double precision."""
+
+    information: Tensor  # expected
+    bend: Tensor | None  # what the Hessian has beyond it, by the curvature of the model itself, where it was asked for
+    covariance: Tensor  # of the scores, about zero
+    score: Tensor
 
 
 @dataclass(frozen=True)
@@ -42,6 +59,7 @@ class Problem:
     kind: str
     alive: Mapping[str, Tensor]  # by name of the parameters that take gradients, True where a weight is free
     precision: Tensor  # of each squared output, relative to the others
+    derivatives: Derivatives
     chunk: int = 64  # samples differentiated at a time
     columns: int = 256  # of a Hessian at a time: each holds the derivatives of all that the model computes
 
@@ -64,63 +82,72 @@ class Problem:
     @property
     def gain(self) -> float:
         """The loss as torch takes it, with its means over outputs, in units of the negative log-likelihood."""
-        return {"cross_entropy": 1.0, "binary_cross_entropy": 1.0 / self.outputs, "squared_error": 2.0 / self.outputs}[
-            self.kind
-        ]
+        return {"cross_entropy": 1.0, "squared_error": 2.0 / self.outputs}.get(self.kind, 1.0 / self.outputs)
 
-    def samples(self, limit: int = _ROWS) -> Iterator[tuple[Tensor, Tensor]]:
-        """The data in pieces of at most `chunk` samples."""
-        size = max(1, min(self.chunk, limit))
+    def degrees(self, untold: int = 0) -> float | None:
+        """The degrees of freedom of a residual variance, n - p / outputs; None where it has none.
+
+        p is the number of living parameters, without those that the data tell nothing of.
+        """
+        if self.kind != "squared_error":
+            return None
+        free = sum(int(alive.sum()) for alive in self.alive.values()) - untold
+        left = self.count - free / self.outputs
+        return left if left > 0 else None
+
+    @property
+    def eps(self) -> float:
+        """The relative rounding of the numbers that a derivative is made of: that of the coarsest parameter."""
+        return max(torch.finfo(p.dtype).eps for p in self.model.parameters() if p.is_floating_point())
+
+    def samples(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The data from their beginning, in pieces of at most `chunk` samples."""
         for x, y in self.batches:
-            yield from zip(x.split(size), y.split(size), strict=True)
+            yield from zip(x.split(self.chunk), y.split(self.chunk), strict=True)
 
-    def scores(self, names: Sequence[str]) -> Iterator[Tensor]:
-        """The derivative of each sample's log-likelihood by the living entries of some parameters, one row a sample."""
-        block, alive = self._block(names)
+    def sums(self, names: Sequence[str], observed: bool) -> Sums:
+        """Information, scores and their covariance for the living entries of some parameters, in one pass."""
+        alive = torch.cat([self.alive[name].reshape(-1) for name in names]).nonzero()[:, 0]
+        information = torch.zeros(len(alive), len(alive), dtype=torch.float64, device=alive.device)
+        covariance, score = torch.zeros_like(information), torch.zeros_like(alive, dtype=torch.float64)
+        bend = torch.zeros_like(information) if observed else None
         for x, y in self.samples():
-            yield -_rows(vmap(grad(self.loss), in_dims=(None, 0, 0))(block, x, y))[:, alive]
+            scores = -_rows(self.gradients(names, x, y), lead=1)[:, alive]
+            covariance += scores.T @ scores
+            score += scores.sum(0)
+            for factors in self.factors(names, x, y):
+                rows = _rows(factors, lead=2)[:, alive]
+                information += rows.T @ rows
+            if bend is not None:
+                for part, at in zip(bend.split(self.columns), alive.split(self.columns), strict=True):
+                    part += self.derivatives.hessian(self._residual, names, at, x, y)[:, alive]
+        return Sums(information, bend, covariance, score)
 
-    def information(self, names: Sequence[str]) -> Tensor:
-        """The expected Fisher information about the living entries of some parameters, summed over the samples."""
-        block, alive = self._block(names)
+    def gradients(self, names: Sequence[str], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The gradient of each sample's negative log-likelihood, by parameter."""
+        found = self.derivatives.jacobian(self._loss, names, x, y)
+        return {name: value[:, 0] for name, value in found.items()}
 
-        def one(p: Mapping[str, Tensor], x: Tensor) -> Tensor:
-            output = self.output(p, x).reshape(-1)
-            return output_factor(self.kind, output.detach(), self.precision).T @ output
+    def factors(self, names: Sequence[str], x: Tensor, y: Tensor, most: int = _ROWS) -> Iterator[dict[str, Tensor]]:
+        """By parameter, rows for each sample whose outer products add up to its expected Fisher information.
 
-        matrix = _zeros(alive)
-        for x, _ in self.samples(_ROWS // self.outputs):
-            rows = _rows(vmap(jacrev(one), in_dims=(None, 0))(block, x), lead=2)[:, alive]
-            matrix += rows.T @ rows
-        return matrix
+        Those of a softmax are the gradients at each label, times the root of the probability that the model gives it.
+        There is a row for each output of a sample, and they come about `most` rows at a time.
+        """
 
-    def hessian(self, names: Sequence[str]) -> Tensor:
-        """The Hessian of the negative log-likelihood in the living entries of some parameters, summed over samples."""
-        block, alive = self._block(names)
-        sizes, shapes = [p.numel() for p in block.values()], [p.shape for p in block.values()]
-        point = torch.cat([p.reshape(-1) for p in block.values()])
+        def head(output: Tensor, target: Tensor) -> Tensor:
+            return output_factor(self.kind, output.detach(), self.precision).T @ output.reshape(-1)
 
-        def total(vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            cut = zip(names, vector.split(sizes), shapes, strict=True)
-            params = {name: part.view(shape) for name, part, shape in cut}
-            return vmap(lambda a, b: self.loss(params, a, b))(x, y).sum()
-
-        def column(direction: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            derivative: Tensor = jvp(lambda vector: grad(total)(vector, x, y), (point,), (direction,))[1]
-            return derivative
-
-        matrix = _zeros(alive)
-        for x, y in self.samples():
-            for piece, at in zip(matrix.split(self.columns), alive.split(self.columns), strict=True):
-                directions = F.one_hot(at, len(point)).to(point)
-                piece += vmap(column, in_dims=(0, None, None))(directions, x, y)[:, alive]
-        return matrix
+        size = max(1, most // self.outputs)
+        for piece in zip(x.split(size), y.split(size), strict=True):
+            yield self.derivatives.jacobian(head, names, *piece)
 
     def balanced(self) -> tuple["Problem", float]:
         """This problem with every squared output in units of its own variance, and the mean of these variances.
 
-        The variance of an output is its sum of squared residuals over n - p / outputs, p the number of living
-        parameters (over n where there are too few samples for that). Other likelihoods stay as they are, with 1.
+        The variance of an output is its sum of squared residuals over its degrees of freedom, all living parameters
+        taken as estimated, or over n where there are too few samples for that. Other likelihoods stay as they are,
+        with 1.
         """
         if self.kind != "squared_error":
             return self, 1.0
@@ -128,35 +155,23 @@ class Problem:
         with torch.no_grad():
             for x, y in self.samples():
                 output = self.model(x)
-                residuals = (output - y.reshape(output.shape)).reshape(len(x), -1)
-                total = total + residuals.double().square().sum(0)
-        free = self.count - sum(int(a.sum()) for a in self.alive.values()) / len(total)
-        variance = total / (free if free > 0 else self.count)
+                residuals = (output.double() - y.reshape(output.shape)).reshape(len(x), -1)
+                total = total + residuals.square().sum(0)
+        variance = total / (self.degrees() or self.count)
         # An output without residuals tells no variance of its own: it counts with the mean of the others.
         precision = torch.where(variance > 0, variance.mean() / variance, 1.0)
         return replace(self, precision=precision), float(variance.mean())
 
-    def loss(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """The negative log-likelihood of one sample, with some parameters given."""
-        return negative_log_likelihood(self.kind, self.output(params, x), y, self.precision)
+    def _loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """The negative log-likelihood of one sample, as a vector of one number, in double precision."""
+        return negative_log_likelihood(self.kind, output.double(), target, self.precision).reshape(1)
 
-    def output(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """What the model gives for one sample, with some parameters given."""
-        output: Tensor = functional_call(self.model, {**self.params, **params}, (x[None],))
-        return output[0]
-
-    def _block(self, names: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
-        """Some of the parameters, and where their living entries are when they are laid end to end."""
-        alive = torch.cat([self.alive[name].reshape(-1) for name in names])
-        params = self.params
-        return {name: params[name] for name in names}, alive.nonzero()[:, 0]
+    def _residual(self, output: Tensor, target: Tensor) -> Tensor:
+        """The outputs, each times the gradient of the loss by it, taken as a constant."""
+        slope = output_slope(self.kind, output.detach().double(), target, self.precision)
+        return (slope * output.reshape(-1).double()).sum().reshape(1)
 
 
-def _zeros(alive: Tensor) -> Tensor:
-    """Where derivatives are added up: in double precision, on the device of the model."""
-    return torch.zeros(len(alive), len(alive), dtype=torch.float64, device=alive.device)
-
-
-def _rows(tree: Mapping[str, Tensor], lead: int = 1) -> Tensor:
-    """Per-sample derivatives as one matrix, with a column for each entry of the parameters."""
+def _rows(tree: Mapping[str, Tensor], lead: int) -> Tensor:
+    """Per-sample derivatives as one matrix in double precision, with a column for each entry of the parameters."""
     return torch.cat([t.reshape(t.shape[:lead].numel(), -1) for t in tree.values()], dim=1).double()

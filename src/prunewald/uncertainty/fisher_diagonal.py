@@ -5,7 +5,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
 
 from prunewald.core.base import Offline
 from prunewald.model.masking import Masks
@@ -16,6 +15,8 @@ from prunewald.uncertainty.likelihood import Loss, likelihood
 from prunewald.util.arguments import one_of
 from prunewald.util.registry import uncertainty
 
+_FEW = 32  # outputs: so many backward passes for a sample are better than the noise of drawn labels
+
 
 @uncertainty("fisher-diagonal")
 @dataclass(frozen=True)
@@ -23,8 +24,9 @@ class FisherDiagonal(Offline):
     """SE = 1 / sqrt(n F_jj): the standard error of a weight as if all others were known.
 
     F is the mean square of per-sample gradients: at the data's own labels (`labels="data"`, the empirical Fisher), or
-    at labels drawn from the model (`labels="model"`), which is the Fisher information proper. Infinite where no
-    gradient arrives.
+    at labels of the model's own distribution (`labels="model"`), which is the Fisher information proper. For a model
+    with up to 32 outputs that is the exact expectation over its labels, a backward pass for each output; beyond, one
+    label is drawn for each sample, by `seed`. Infinite where no gradient arrives.
     """
 
     labels: Literal["data", "model"] = "data"
@@ -56,8 +58,13 @@ class FisherDiagonal(Offline):
         generator = torch.Generator().manual_seed(self.seed)
         squares = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
         for x, y in problem.samples():
+            if self.labels == "model" and problem.outputs <= _FEW:
+                for factors in problem.factors(list(params), x, y, most=problem.chunk):
+                    for name, rows in factors.items():
+                        squares[name] += rows.double().square().sum((0, 1))
+                continue
             labels = y if self.labels == "data" else _drawn(problem, x, generator)
-            for name, g in vmap(grad(problem.loss), in_dims=(None, 0, 0))(params, x, labels).items():
+            for name, g in problem.gradients(list(params), x, labels).items():
                 squares[name] += g.double().square().sum(0)
         return squares
 
@@ -70,6 +77,8 @@ def _drawn(problem: Problem, x: Tensor, generator: torch.Generator) -> Tensor:
         labels = torch.multinomial(output.softmax(-1), 1, generator=generator)[:, 0]
     elif problem.kind == "binary_cross_entropy":
         labels = torch.bernoulli(output.sigmoid(), generator=generator)
+    elif problem.kind == "poisson":
+        labels = torch.poisson(output.exp(), generator=generator)
     else:
         spread = problem.precision.to(output).rsqrt().view(output.shape[1:])
         labels = output + spread * torch.randn(output.shape, generator=generator, dtype=output.dtype, device="cpu")

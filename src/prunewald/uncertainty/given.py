@@ -21,6 +21,7 @@ class Given(Online):
 
     def __init__(self, sigmas: Mapping[str, Tensor]) -> None:
         self.sigmas = sigmas
+        self.notes = sigmas.notes if isinstance(sigmas, Sigmas) else ()
 
     def init(self, weights: Weights) -> State:
         """There is nothing to gather."""
@@ -54,11 +55,17 @@ class Given(Online):
         sigma = torch.as_tensor(self.sigmas[weight.name], device=weight.param.device)
         return Estimate(sigma.to(accumulator(weight.param)), None)
 
+    def degrees(self, state: State) -> float | None:
+        """The degrees of freedom that the estimator found, as of a least-squares fit; None where z is normal."""
+        return self.sigmas.degrees if isinstance(self.sigmas, Sigmas) else None
+
     def caveats(self) -> list[str]:
-        """What the estimator that made the sigmas noted, or that nothing is known of them."""
-        if isinstance(self.sigmas, Sigmas):
-            return list(self.sigmas.notes)
-        return ["p-values are as good as the sigma that was given: they need standard errors"]
+        """That nothing is known of the sigmas, where no estimator made them; an error where one says they are none."""
+        if not isinstance(self.sigmas, Sigmas):
+            return ["p-values are as good as the sigma that was given: they need standard errors"]
+        if self.sigmas.untested:
+            raise ValueError(f"alpha= and fdr= test weights by standard errors; {self.sigmas.untested}")
+        return []
 
     def _diagnosis(self) -> str:
         return f"; its diagnosis:\n{self.sigmas.diagnosis}" if isinstance(self.sigmas, Sigmas) else ""
