@@ -31,6 +31,7 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.ensemble
 	$(BIN)/python -m benchmarks.units
 	$(BIN)/python -m benchmarks.size
+	$(BIN)/python -m benchmarks.certificates
 
 clean:
 	rm -rf .venv
