@@ -136,7 +136,7 @@ def powers_between(draws: int) -> list[dict[str, Any]]:
 def sizes(draws: int) -> list[dict[str, Any]]:
     """How often each test is wrong at the limit, at delta = 0.05."""
     rows: list[dict[str, Any]] = []
-    for n, limit in ((300, 0.1), (1000, 0.05), (2000, 0.02), (2000, 0.1), (5000, 0.05)):
+    for n, limit in ((200, 0.1), (300, 0.1), (500, 0.05), (1000, 0.05), (2000, 0.02), (2000, 0.1), (5000, 0.05)):
         found = {k: counted(t, limit, limit, n) for k, t in ERRORS.items()}
         rows.append({"losses": "0/1 errors", "n": n, "limit": limit} | found)
     generator = torch.Generator().manual_seed(0)

@@ -74,7 +74,7 @@ def test_the_exact_binomial_is_one_and_never_above_the_bound(n, limit):
         assert chance[p <= delta].sum() <= delta + 1e-12
 
 
-@pytest.mark.parametrize(("n", "limit"), [(300, 0.1), (1000, 0.05)])
+@pytest.mark.parametrize(("n", "limit"), [(300, 0.1), (500, 0.05), (1000, 0.05)])
 def test_the_exact_binomial_spends_most_of_its_level_and_the_bound_a_third(n, limit):
     """The chance of p <= 0.05 at the limit, from every count and its probability."""
     chance = stats.binom.pmf(np.arange(n + 1), n, limit)
@@ -82,7 +82,7 @@ def test_the_exact_binomial_spends_most_of_its_level_and_the_bound_a_third(n, li
         chance[[test(coins(ones, n), limit) <= 0.05 for ones in range(n + 1)]].sum()
         for test in (exact_binomial, hoeffding_bentkus)
     ]
-    assert 0.036 < sizes[0] <= 0.05
+    assert 0.03 < sizes[0] <= 0.05
     assert sizes[1] < 0.4 * sizes[0]
 
 
