@@ -32,6 +32,7 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.units
 	$(BIN)/python -m benchmarks.closed_forms
 	$(BIN)/python -m benchmarks.size
+	$(BIN)/python -m benchmarks.certificates
 
 clean:
 	rm -rf .venv

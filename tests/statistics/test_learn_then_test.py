@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from prunewald.statistics import drop_losses, fixed_sequence, hoeffding_bentkus
+from prunewald.statistics import drop_losses, exact_binomial, fixed_sequence, hoeffding_bentkus
 
 LIMITS, SIZES = [0.02, 0.1, 0.5, 0.9], [1, 20, 300]
 
@@ -61,6 +61,35 @@ def test_at_the_limit_a_small_p_is_as_rare_as_it_says_for_coins(n, limit):
     chance = stats.binom.pmf(np.arange(n + 1), n, limit)
     for delta in (0.01, 0.05, 0.1, 0.3, 0.9):
         assert chance[p <= delta].sum() <= delta + 1e-12
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("limit", LIMITS)
+def test_the_exact_binomial_is_one_and_never_above_the_bound(n, limit):
+    p = np.array([exact_binomial(coins(ones, n), limit) for ones in range(n + 1)])
+    chance = stats.binom.pmf(np.arange(n + 1), n, limit)
+    assert p == pytest.approx(np.cumsum(chance), abs=1e-12)
+    assert all(p[ones] <= hoeffding_bentkus(coins(ones, n), limit) + 1e-12 for ones in range(n + 1))
+    for delta in (0.01, 0.05, 0.1, 0.3, 0.9):
+        assert chance[p <= delta].sum() <= delta + 1e-12
+
+
+@pytest.mark.parametrize(("n", "limit"), [(300, 0.1), (500, 0.05), (1000, 0.05)])
+def test_the_exact_binomial_spends_most_of_its_level_and_the_bound_a_third(n, limit):
+    """The chance of p <= 0.05 at the limit, from every count and its probability."""
+    chance = stats.binom.pmf(np.arange(n + 1), n, limit)
+    sizes = [
+        chance[[test(coins(ones, n), limit) <= 0.05 for ones in range(n + 1)]].sum()
+        for test in (exact_binomial, hoeffding_bentkus)
+    ]
+    assert 0.03 < sizes[0] <= 0.05
+    assert sizes[1] < 0.4 * sizes[0]
+
+
+def test_the_exact_binomial_knows_only_right_and_wrong():
+    assert exact_binomial(torch.tensor([True, False, False]), 0.5) == pytest.approx(0.5)
+    with pytest.raises(ValueError, match=r"hold 0.25 at index 2, .*betting"):
+        exact_binomial(torch.tensor([0.0, 1.0, 0.25]), 0.1)
 
 
 DRAWN = {
@@ -136,8 +165,9 @@ def test_the_sequence_stops_at_the_first_that_fails():
 
 @pytest.mark.parametrize("limit", [0, 1, -0.1, 1.5, math.nan])
 def test_a_limit_that_is_none(limit):
-    with pytest.raises(ValueError, match=rf"limit={limit}: .*above 0 and below 1"):
-        hoeffding_bentkus(torch.zeros(3), limit)
+    for test in (hoeffding_bentkus, exact_binomial):
+        with pytest.raises(ValueError, match=rf"limit={limit}: .*above 0 and below 1"):
+            test(torch.zeros(3), limit)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +183,9 @@ def test_a_limit_that_is_none(limit):
 )
 def test_losses_that_are_none(losses, reason):
     given = torch.tensor(losses)
-    with pytest.raises(ValueError, match=f"the losses {reason}"):
-        hoeffding_bentkus(given, 0.1)
+    for test in (hoeffding_bentkus, exact_binomial):
+        with pytest.raises(ValueError, match=f"the losses {reason}"):
+            test(given, 0.1)
     with pytest.raises(ValueError, match=f"the losses of the pruned model {reason}"):
         drop_losses(given, torch.zeros(3))
     with pytest.raises(ValueError, match=f"the losses of the dense model {reason}"):

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 import prunewald as pw
-from prunewald.statistics.learn_then_test import hoeffding_bentkus
 from prunewald.strategies import Checkpoint, certify_sparsity, find_sparsity, iterative
 from tests.strategies.helpers import Work
 
@@ -100,8 +99,7 @@ def _forked(work: Callable[[], None]) -> int:
 def main(root: Path) -> None:
     """Kill every case, go on with it."""
     torch.set_num_threads(1)
-    Work()  # hooks need torch's compiler, and p-values scipy: slow imports, that the forks are spared
-    hoeffding_bentkus(torch.zeros(2), 0.5)
+    Work()  # hooks need torch's compiler: a slow import, that the forks are spared
     for at, (kind, point) in enumerate(CASES):
         folder = root / f"case-{at}"
 

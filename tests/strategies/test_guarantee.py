@@ -6,7 +6,9 @@ import torch
 from torch import nn
 
 import prunewald as pw
+from prunewald.statistics import betting, drop_losses
 from prunewald.strategies import BudgetError, certify_sparsity
+from prunewald.strategies.guarantee import Verdict
 from tests.resuming import same
 from tests.strategies.helpers import Work
 
@@ -113,10 +115,11 @@ def test_the_first_failure_ends_it_and_later_levels_are_not_trained():
     assert float(toy.population().mean()) == pytest.approx(0.2)
     assert toy.pruner.sparsity == pytest.approx(0.2)
     assert (found.of, found.budget, found.delta) == ("error", 0.25, 0.05)
-    title, head, *_ = str(found).splitlines()
-    assert title == "at 20.00% the error is at most 0.25, with probability 0.95"
-    assert head.split() == ["sparsity", "error", "p"]
-    assert found._repr_html_().startswith(f"<p>{title}</p><table>")
+    title, over, head, _, first, *_ = str(found).splitlines()
+    assert title == "at 20.00% the error is at most 0.25, with probability at least 0.95"
+    assert head.split() == ["sparsity", "error", "p", "test"]
+    assert first.split()[-1] == "binomial"
+    assert found._repr_html_().startswith(f"<p>{title}\n{over}</p><table>")
 
 
 def test_all_may_pass():
@@ -217,3 +220,38 @@ def test_right_and_wrong_may_be_bool():
     work = Work(criterion="magnitude")
     found = certify_sparsity(work.pruner, work.train, lambda: work.losses() > 0.9, error=0.5, levels=(0.3,))
     assert 0 <= found.tested[0].loss < 0.5
+
+
+def test_a_certificate_says_over_what_its_probability_is():
+    found = Toy(wrong=[]).certify(0, 1000, error=0.25)
+    assert found.over == "draws of 1,000 calibration examples, for this model and these candidates, fixed before"
+    assert str(found).splitlines()[1] == f"over {found.over}"
+    assert f"over {found.over}</p>" in found._repr_html_()
+    assert found.over in repr(found)
+
+
+def test_each_kind_of_loss_has_its_test():
+    toy = Toy(wrong=[])
+    assert {one.test for one in toy.certify(0, 1000, error=0.25).tested} == {"binomial"}
+    toy = Toy(wrong=[])
+    assert {one.test for one in toy.certify(0, 1000, drop=0.25).tested} == {"betting"}
+    work = Work(criterion="magnitude")
+    found = certify_sparsity(work.pruner, work.train, work.losses, error=0.8, levels=(0.3,))
+    (one,) = found.tested
+    assert one == Verdict(0.3, float(work.losses().double().mean()), betting(work.losses(), 0.8), "betting")
+
+
+def test_a_drop_of_two_points_takes_a_few_hundred_examples_where_none_changes():
+    toy = Toy(wrong=list(range(0, 100, 2)))
+    found = certify_sparsity(
+        toy.pruner, lambda one: None, lambda: toy.dense[torch.arange(210) % 100], drop=0.02, levels=(0.3, 0.6)
+    )
+    assert found.sparsity == 0.6
+
+
+def test_stakes_are_for_the_delta_that_is_asked_for():
+    toy = Toy(wrong=list(range(9, 100, 10)))
+    found = toy.certify(0, 2000, drop=0.25, delta=0.001, levels=(0.15,))
+    drawn = torch.randint(100, (2000,), generator=torch.Generator().manual_seed(0))
+    drops = drop_losses(toy.population()[drawn], toy.dense[drawn])
+    assert found.tested[0].p == betting(drops, 0.625, 0.001) != betting(drops, 0.625)

@@ -2,9 +2,9 @@
 
 A weight is a Wald statistic away from zero (`wald_test`), and of many weights tested at once a false discovery rate
 says how many may be kept by mistake (`discoveries`). Whether one uncertainty can stand in for another is a matter of
-their `agreement`. How far a network can be pruned with a guarantee is Learn then Test (`hoeffding_bentkus`,
-`fixed_sequence`), and whether one method is better than another over the same seeds is a `paired` comparison, with
-`holm` for more than one.
+their `agreement`. How far a network can be pruned with a guarantee is Learn then Test (`exact_binomial`,
+`betting`, `fixed_sequence`), and whether one method is better than another over the same seeds is a `paired`
+comparison, with `holm` for more than one.
 
     >>> import torch
     >>> from prunewald.statistics import discoveries, wald_test
@@ -13,9 +13,10 @@ their `agreement`. How far a network can be pruned with a guarantee is Learn the
     tensor([ True,  True, False])
 """
 
+from prunewald.statistics.capital import betting
 from prunewald.statistics.concordance import Agreement, agreement, rank_correlation
 from prunewald.statistics.differences import Difference, holm, paired
-from prunewald.statistics.learn_then_test import drop_losses, fixed_sequence, hoeffding_bentkus
+from prunewald.statistics.learn_then_test import drop_losses, exact_binomial, fixed_sequence, hoeffding_bentkus
 from prunewald.statistics.wald import WaldTest, critical_value, discoveries, p_value, wald_test
 
 __all__ = [
@@ -23,9 +24,11 @@ __all__ = [
     "Difference",
     "WaldTest",
     "agreement",
+    "betting",
     "critical_value",
     "discoveries",
     "drop_losses",
+    "exact_binomial",
     "fixed_sequence",
     "hoeffding_bentkus",
     "holm",

@@ -15,7 +15,7 @@ class Tabular(ABC):
 
     @abstractmethod
     def _title(self) -> str:
-        """One line that says what the table is about."""
+        """What the table is about, in a line or two."""
 
     @abstractmethod
     def _table(self) -> tuple[Cells, Sequence[Cells]]:
