@@ -11,7 +11,6 @@ a model of its own, of 20 weights.
 """
 
 import argparse
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 import prunewald as pw
-from benchmarks.regressions import INPUTS, Data, Stacked, Table, batches, drawn, quality, take_step
+from benchmarks.regressions import INPUTS, Data, Stacked, Table, batches, drawn, quality, take_step, warns
 from prunewald.core.base import State
 from prunewald.core.weights import Weight
 
@@ -29,14 +28,6 @@ SIZES = {"linear": (0.01, 0.025, 0.05), "logistic": (0.1, 0.25)}
 TOO_LARGE = (0.5, 1.0)  # on the curved loss of a logistic regression the average of such steps is off: not warned of
 KEY = ("model", "inputs", "step size", "epochs", "length")
 COLUMNS = ("batches", "before", "coverage", "zeros called", "doubling", "warned", "alone")
-
-
-def said(recipe: pw.BatchMeans, state: State) -> bool:
-    """Whether the estimator warns of this state."""
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        recipe.check(state, {})
-    return bool(heard)
 
 
 def one(state: Any, draw: int) -> Any:
@@ -58,8 +49,8 @@ def measured(recipe: pw.BatchMeans, state: State, model: Stacked) -> dict[str, A
         "coverage": coverage,
         "zeros called": called,
         "doubling": recipe.lengths(state).doubling,
-        "warned": said(recipe, state),
-        "alone": sum(said(recipe, one(state, draw)) for draw in range(len(average))) / len(average),
+        "warned": warns(recipe, state),
+        "alone": sum(warns(recipe, one(state, draw)) for draw in range(len(average))) / len(average),
     }
 
 

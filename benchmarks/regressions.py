@@ -1,6 +1,7 @@
 """Many draws of a regression with known zeros, trained all at once; and a table that is added to line by line."""
 
 import csv
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.bench import environment
+from prunewald.core.base import Online, State
 from prunewald.statistics.wald import p_value
 
 WEIGHTS = 20
@@ -101,6 +103,14 @@ def quality(weight: Tensor, se: Tensor, degrees: float | None = None) -> tuple[f
     covered = p_value((weight - TRUE) / se, degrees) > 0.05
     called = p_value(weight / se, degrees)[:, TRUE == 0] <= 0.05
     return float(covered.double().mean()), float(called.double().mean())
+
+
+def warns(online: Online, state: State) -> bool:
+    """Whether an estimator warns of a state."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        online.check(state, {})
+    return bool(heard)
 
 
 class Table:

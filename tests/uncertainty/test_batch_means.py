@@ -104,6 +104,23 @@ def test_a_warning_comes_before_intervals_cover_too_little():
         recipe.check(state, {})
 
 
+def test_shuffled_epochs_are_noticed():
+    """Steps that add up to nothing over an epoch: the longer the batches, the less is left of the noise."""
+    recipe = BatchMeans(samples=40, batch_size=4, length=10)  # a batch is an epoch
+    g = torch.Generator().manual_seed(0)
+    weight = nn.Parameter(torch.zeros(500))
+    weight.grad = torch.ones(500)
+    state = recipe.init({"w": weight})
+    for _ in range(20):
+        steps = torch.randn(10, 500, generator=g)
+        for step in steps - steps.mean(0):
+            with torch.no_grad():
+                weight.mul_(0.5).add_(step)
+            recipe.update_(state, {"w": weight}, None)
+    with pytest.warns(UserWarning, match=r"batches of 10 steps.*replacement=True"):
+        recipe.check(state, {})
+
+
 def test_what_a_pruning_needs_to_know():
     recipe = BatchMeans(samples=50, batch_size=5, length=LENGTH)
     assert (recipe.least, recipe.horizon) == (2 * LENGTH, None)

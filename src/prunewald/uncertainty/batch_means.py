@@ -17,6 +17,7 @@ from prunewald.util.registry import uncertainty
 
 # Above this `Lengths.doubling` 95 % intervals cover less than 92 %, or little more: results/coverage/batch_means.csv.
 _TOO_SHORT = 1.27
+_TOO_EVEN = 0.8  # with replacement it is 1 or above; with shuffled epochs and batches of one or more, 0.5 to 0.8
 _AVERAGED = (
     "tested: the averaged iterate, which the standard errors are of; on a curved loss it is right for small steps only"
 )
@@ -42,12 +43,12 @@ class BatchMeans(Online):
     which is 2 after one epoch. V is too small where neighbouring batches resemble each other, by as much as doubling t
     gains: lugsail batch means (Vats & Flegal 2022) add that gain, so V is V_t or, if larger, 2 V_2t - V_t.
 
-    A standard error if the step size is constant, samples are drawn *with replacement* (shuffled epochs make it 9-19
-    times too small), and t is long against the mixing time 1 / (step size · smallest curvature): `lengths` tells, and
-    a warning comes where intervals cover too little. What it cannot tell: on a curved loss the average of large steps
-    is itself off the optimum; halve the step size and see whether the average stays. Without `samples` and `batch_size`
-    sigma is the plain deviation of the batch means. z is taken as t-distributed, with one degree of freedom less than
-    there are batches.
+    A standard error if the step size is constant, samples are drawn *with replacement* (in shuffled epochs the noise
+    cancels, and sigma is several times too small), and t is long against the mixing time 1 / (step size · smallest
+    curvature): `lengths` tells, and a warning comes where intervals cover too little. It cannot tell shuffled epochs by
+    batches of a small part of one; nor that on a curved loss the average of large steps is itself off the optimum:
+    halve the step size and see whether the average stays. Without `samples` and `batch_size` sigma is the plain
+    deviation of the batch means. z is taken as t-distributed, with one degree of freedom less than there are batches.
     """
 
     samples: int | None = None
@@ -103,6 +104,12 @@ class BatchMeans(Online):
                 f"batches of {self.length} steps are too short: those twice as long vary {lengths.doubling:.2f} times "
                 f"as much as independent ones would, so standard errors are too small; give length={2 * self.length} "
                 "or more, and train for as many batches"
+            )
+        elif lengths.doubling < _TOO_EVEN:
+            warn(
+                f"batches of {self.length} steps make up for each other: those twice as long vary "
+                f"{lengths.doubling:.2f} times as much as independent ones would, as in shuffled epochs, so standard "
+                "errors are too small; draw samples with replacement, as RandomSampler(data, replacement=True) does"
             )
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
