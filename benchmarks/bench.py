@@ -86,7 +86,7 @@ def _cpu_info() -> list[str]:
 def _arguments() -> list[str]:
     """What was asked for, without where the numbers go."""
     asked = sys.argv[1:]
-    at = asked.index("--json") if "--json" in asked else len(asked)
+    at = next((i for i, word in enumerate(asked) if word in ("--json", "--table")), len(asked))
     return asked[:at] + asked[at + 2 :]
 
 

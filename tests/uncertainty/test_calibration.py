@@ -124,7 +124,7 @@ def test_pruning_by_significance_tests_the_averaged_iterate(path):
     assert torch.equal(masks["weight"], p <= 0.05)
     kept = masks["weight"][:, TRUE == 0]
     assert 0.02 < float(kept.float().mean()) < 0.08
-    assert report.notes == ["tested: the averaged iterate, which the standard errors are of"]
+    assert report.notes == means.caveats()
 
 
 def test_the_pseudo_bootstrap_is_not_a_standard_error(path):
