@@ -59,6 +59,11 @@ def test_lines_are_scipys_numbers() -> None:
             assert line.drop_spread == summary.Spread(
                 pytest.approx(statistics.median(drops)), pytest.approx(min(drops))
             )
+            order = [values["random", level, s].retrained for s in range(count)]
+            assert line.random_gain is not None
+            assert line.random_gain.p == pytest.approx(reference.ttest_rel([r.retrained for r in own], order).pvalue)
+    assert found["abs", 0.5].random_gain is not None
+    assert found["random", 0.5].random_gain is None
     for row, level in (("abs", 0.5), ("dense", 0.0)):
         assert found[row, level].gain is None
         assert found[row, level].p_holm is None
@@ -94,16 +99,16 @@ def test_table_columns_never_run_together() -> None:
     text = summary.table(summary.lines(some()))
     head, rule, *lines = text.splitlines()
     assert set(rule) == {"-"}
-    assert len(re.split(r"  +", head.strip())) == 17
+    assert len(re.split(r"  +", head.strip())) == 18
     starts = [match.start() for match in re.finditer(r"(?<=  )\S", head)]
     rows = [line for line in lines if "x" in line and "M&U" in line]
     assert len(rows) == 12
     label = head.index("row")
     widest = max(len(re.split(r"  +", row[label:])[0]) for row in rows)
     assert all(row[label + widest : label + widest + 2] == "  " for row in rows)
-    assert len(starts) == 16
+    assert len(starts) == 17
     row = next(row for row in rows if "second moment λ*=1 " in row and row.startswith("        "))
-    assert len(re.split(r"  +", row.strip())) == 16  # all but the level
+    assert len(re.split(r"  +", row.strip())) == 17  # all but the level
     assert "n differs" in text
     assert "n differs" not in summary.table(summary.lines(some(("dense", "abs", "moment:1"))))
 
@@ -176,7 +181,7 @@ def test_figure_has_every_row_but_those_upside_down(experiment: str, tmp_path: P
 
 
 def test_a_row_is_compared_with_abs_of_the_same_allocation() -> None:
-    records = some(("dense", "abs", "moment:1", "abs@lamp", "moment:1@lamp", "moment:1@erk"), levels=(0.9,))
+    records = some(("dense", "abs", "moment:1", "abs@lamp", "moment:1@lamp", "moment:1@erk", "random"), levels=(0.9,))
     found = {line.row: line for line in summary.lines(records)}
     value = {(r.row, r.seed): 100 * r.retrained for r in records}
 
@@ -193,6 +198,8 @@ def test_a_row_is_compared_with_abs_of_the_same_allocation() -> None:
         assert gain is not None
         assert gain.mean == pytest.approx(mean(row, other))
     assert found["abs"].gain is None
+    assert found["moment:1@lamp"].random_gain is None  # the random order of this table is of another allocation
+    assert found["moment:1"].random_gain is not None
     text = summary.table(list(found.values()))
     assert "@: how many each layer keeps" in text
     assert "@: how many" not in summary.table([line for row, line in found.items() if "@" not in row])

@@ -30,9 +30,14 @@ def note(settings: Settings, data: str, rows: Sequence[str]) -> str:
     return "\n".join([*heading(settings, data, rows), INTERVALS])
 
 
+def classes(settings: Settings) -> int:
+    """How many classes an experiment has, which its data say too, where they are at hand."""
+    return 100 if settings.experiment == "imagenet100" else 10
+
+
 def _network(settings: Settings) -> str:
     with torch.device("meta"):  # only to be counted
-        model = model_of(settings, 100 if settings.experiment == "imagenet100" else 10)()
+        model = model_of(settings, classes(settings))()
     total = sum(param.numel() for param in model.parameters())
     dense = sum(module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear))
     return f"{type(model).__name__}, {total:,} parameters, of which {dense:,} are weights of dense layers"

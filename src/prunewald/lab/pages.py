@@ -7,7 +7,7 @@ from typing import Any
 
 from prunewald.figures import write
 from prunewald.lab import summary
-from prunewald.lab.heading import heading, note
+from prunewald.lab.heading import classes, heading, note
 from prunewald.lab.records import Record, data_of, read_records, settings_of
 from prunewald.lab.settings import Settings
 from prunewald.util.files import replacing
@@ -32,6 +32,7 @@ def describe(folder: str | Path) -> str:
             f"{settings.experiment}: {seeds}",
             *heading(settings, data_of(folder), _rows(records)),
             f"the paper: {PAPER_SAYS[settings.experiment]}",
+            *_warning(settings, dense.values()),
             "",
             summary.table(found),
             "",
@@ -39,6 +40,14 @@ def describe(folder: str | Path) -> str:
             summary.wins_text(found),
         ]
     )
+
+
+def _warning(settings: Settings, dense: Collection[float]) -> list[str]:
+    """Say it where networks learned next to nothing, as those of imagenet100's quick preset."""
+    chance = 100 / classes(settings)
+    if not dense or sum(dense) / len(dense) > 2 * chance:
+        return []
+    return [f"the dense networks are near chance ({chance:g} %): nothing below tells one row from another"]
 
 
 def _seeds(seeds: Collection[int]) -> str:

@@ -12,6 +12,8 @@ from prunewald.lab.records import Record
 from prunewald.statistics import Difference, holm, paired
 from prunewald.util.tables import text_table
 
+RANDOM = "random"
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -38,6 +40,7 @@ class Line:
     drop_spread: Spread  # of the networks behind the two means
     gain_spread: Spread | None
     p_holm: float | None  # of the gain, over all tests of the table
+    random_gain: Difference | None  # over a random order with the same allocation, after retraining
     overlap: float
     frozen: float | None
     compression: float
@@ -76,11 +79,21 @@ def _line(table: dict[tuple[str, float], dict[int, Record]], row: str, level: fl
         drop_spread=_spread(drops),
         gain_spread=_spread(gains) if compared else None,
         p_holm=None,
+        random_gain=_over_random(table, row, level),
         overlap=statistics.fmean(record.overlap for record in records),
         frozen=statistics.fmean(frozen) if frozen else None,
         compression=statistics.fmean(record.compression for record in records),
         speedup=statistics.fmean(record.speedup for record in records),
     )
+
+
+def _over_random(table: dict[tuple[str, float], dict[int, Record]], row: str, level: float) -> Difference | None:
+    own, kind = table[row, level], parse(row)
+    order = table.get((replace(kind, sigma=RANDOM, lam=0.0, marks=frozenset()).text, level), {})
+    seeds = sorted(own.keys() & order.keys())
+    if kind.sigma in (RANDOM, CONTROL) or len(seeds) < 2:
+        return None
+    return _paired([(own[seed].retrained, order[seed].retrained) for seed in seeds])
 
 
 def _reference(table: dict[tuple[str, float], dict[int, Record]], row: str, level: float) -> str:
@@ -106,7 +119,7 @@ def wins(found: Sequence[Line]) -> dict[str, tuple[int, int]]:
 
 
 _HEAD = ["pruned", "row", "n", "at once", "over ABS", "retrained", "over dense", "median", "worst", "over ABS"]
-_HEAD += ["median", "worst", "p Holm", "overlap", "frozen", "smaller", "faster"]
+_HEAD += ["median", "worst", "p Holm", "over random", "overlap", "frozen", "smaller", "faster"]
 _ALLOCATED = "@: how many each layer keeps; over ABS with the same @, and such an ABS over that of each layer alike"
 
 
@@ -116,7 +129,7 @@ def table(found: Sequence[Line]) -> str:
     fewer, tests = any(line.n < most for line in found), sum(line.gain is not None for line in found)
     return "\n".join(
         [
-            _by_level(_HEAD, found, _cells, left={1, 4, 9}),
+            _by_level(_HEAD, found, _cells, left={1, 4, 9, 13}),
             "",
             "test accuracies in %, means over n networks; differences in points, on the same networks: mean with its",
             "95 % t interval, median, and the worst network's",
@@ -173,6 +186,7 @@ def _cells(line: Line) -> list[str]:
         _shown(line.gain),
         *_spread_cells(line.gain_spread),
         "" if line.p_holm is None else f"{line.p_holm:.2g}" + ("*" if line.p_holm < 0.05 else " "),
+        _shown(line.random_gain),
         f"{line.overlap:.1%}",
         "-" if line.frozen is None else f"{line.frozen:.1%}",
         f"{line.compression:.1f}x",
@@ -264,7 +278,7 @@ def as_json(found: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def _sanity(row: str) -> bool:
-    return parse(row).sigma == "random" or _upside_down(row)
+    return parse(row).sigma == RANDOM or _upside_down(row)
 
 
 def _upside_down(row: str) -> bool:
