@@ -255,9 +255,12 @@ def summary(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     by_level = {}
     for place, level in enumerate(RECIPES[name].levels):
         cells = [run["cells"][place] for run in runs]
-        means = {key: _mean(cell[key] for cell in cells) for key in ("bytes", "ratio", "test", "validation", "pruned_test")}
+        means = {
+            key: _mean(cell[key] for cell in cells) for key in ("bytes", "ratio", "test", "validation", "pruned_test")
+        }
         loss, held_out = (
-            paired([cell[part] for cell in cells], [run["dense"][part] for run in runs]) for part in ("test", "validation")
+            paired([cell[part] for cell in cells], [run["dense"][part] for run in runs])
+            for part in ("test", "validation")
         )
         by_level[f"{level:g}"] = means | {"loss": asdict(loss), "validation loss": asdict(held_out)}
         size = f"{means['bytes']:10,.0f} bytes {means['ratio']:7.1f}x"
