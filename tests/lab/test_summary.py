@@ -209,6 +209,9 @@ def test_every_row_says_how_many_networks_it_has() -> None:
     labels = [text.get_text() for text in summary.figure(summary.lines(some()), "").axes[0].get_legend().get_texts()]
     assert "M&U second moment λ*=1, n = 5" in labels
     assert "M&U bootstrap λ*=0.1, formula, n = 3" in labels
+    fewer = [record for record in some() if record.level != 0.9 or record.seed < 4]
+    labels = [text.get_text() for text in summary.figure(summary.lines(fewer), "").axes[0].get_legend().get_texts()]
+    assert "M&U second moment λ*=1, n = 4 to 5" in labels
 
 
 def test_allocation_and_criterion_apart(tmp_path: Path) -> None:

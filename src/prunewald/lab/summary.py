@@ -120,7 +120,7 @@ def wins(found: Sequence[Line]) -> dict[str, tuple[int, int]]:
 
 _HEAD = ["pruned", "row", "n", "at once", "over ABS", "retrained", "over dense", "median", "worst", "over ABS"]
 _HEAD += ["median", "worst", "p Holm", "over random", "overlap", "frozen", "smaller", "faster"]
-_ALLOCATED = "@: how many each layer keeps; over ABS with the same @, and such an ABS over that of each layer alike"
+_ALLOCATED = "@: how many each layer keeps; over ABS with the same @ (else plain ABS), such an ABS over plain ABS"
 
 
 def table(found: Sequence[Line]) -> str:
@@ -249,12 +249,11 @@ def apart(found: Sequence[Line], title: str, *, note: str = "") -> Any | None:
         return None
     look = looks(rows)
     chosen = [row for row in rows if row not in told and parse(row).reference in told]
+    drawn = {row: _marks(found, row, look[row], "gain") for row in (*allocated, *chosen)}
     panels = {
         "ABS, each layer alike:\nover dense": [_marks(found, REFERENCE, look[REFERENCE], "drop")],
-        "how many from each layer:\nABS over ABS, each layer alike": [
-            _marks(found, row, look[row], "gain") for row in allocated
-        ],
-        "which ones:\nover ABS with the same counts": [_marks(found, row, look[row], "gain") for row in chosen],
+        "how many from each layer:\nABS over ABS, each layer alike": [drawn[row] for row in allocated],
+        "which ones:\nover ABS with the same counts": [drawn[row] for row in chosen if drawn[row].levels],
     }
     return effects({name: marks for name, marks in panels.items() if marks}, title, note)
 
@@ -263,13 +262,10 @@ def _marks(found: Sequence[Line], row: str, look: tuple[str, str, str], of: str)
     """The drops or the gains of a row, where it has any."""
     own = {line.level: line for line in found if line.row == row and getattr(line, of) is not None}
     mean, low, high = ([getattr(getattr(line, of), name) for line in own.values()] for name in ("mean", "low", "high"))
-    return Marks(parse(row).label + _counted(own.values()), list(own), mean, low, high, *look)
-
-
-def _counted(found: Iterable[Line]) -> str:
-    """How many networks a row has, from level to level."""
-    counts = sorted({line.n for line in found})
-    return f", n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "") if counts else ""
+    counts = sorted({getattr(line, of).n for line in own.values()})
+    many = " to ".join(str(count) for count in dict.fromkeys((*counts[:1], *counts[-1:])))
+    label = parse(row).label + (f", n = {many}" if many else "")
+    return Marks(label, list(own), mean, low, high, *look)
 
 
 def as_json(found: Sequence[Line]) -> list[dict[str, Any]]:
