@@ -43,6 +43,9 @@ _RULES = {
     "Adagrad": _ADAGRAD,
 }
 
+# Those that take the decay of weights from the weights alone, whatever their settings; of others a setting says so.
+_DECOUPLED = {"AdamW", "Lamb", "AdamP", "AdamWScheduleFree", "RAdamScheduleFree"}
+
 # What the keys of a state tell about a second moment that is there, but not as a mean square of each weight.
 _OTHER_FORMS = {
     "only row and column means of the second moment": ("row_var", "col_var", "exp_avg_sq_row", "exp_avg_sq_col"),
@@ -154,6 +157,18 @@ def mean_square_gradient(optimizer: Optimizer | None, param: Tensor) -> Tensor |
     wide = torch.float64 if kept.dtype == torch.float64 else torch.float32
     unbiased: Tensor = kept.detach().to(wide) / (1 - decay ** float(steps))
     return unbiased
+
+
+def coupled_decay(optimizer: Optimizer | None, param: Tensor) -> float:
+    """The weight decay that is in the mean square an optimizer keeps for a parameter, since it decays by the gradient.
+
+    0 where it takes the decay from the weights alone, as AdamW does, and where it keeps no mean square.
+    """
+    found = mean_square_state(optimizer, param)
+    decoupled = _DECOUPLED & {base.__name__ for base in type(optimizer).__mro__}
+    if isinstance(found, str) or decoupled or getattr(optimizer, "adam_w_mode", False):
+        return 0.0
+    return 0.0 if found.group.get("decoupled_weight_decay") else float(found.group.get("weight_decay", 0))
 
 
 def with_closures(
