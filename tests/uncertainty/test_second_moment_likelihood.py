@@ -24,7 +24,7 @@ class Case(NamedTuple):
     outputs: int
     kind: str  # of likelihood
     loss: nn.Module
-    said: dict  # to SecondMoment, beside the loss
+    said: dict[str, int]  # to SecondMoment, beside the loss
 
 
 CASES = {
@@ -186,6 +186,14 @@ def test_the_fields_are_plain_and_say_what_was_taken():
     assert not pw.SecondMoment(**SIZES).standard_error
 
 
+class FusedAdam(torch.optim.Adam):
+    """As apex and DeepSpeed spell it: whether the decay is coupled is the optimizer's own setting."""
+
+    def __init__(self, params, adam_w_mode, **kwargs):
+        super().__init__(params, **kwargs)
+        self.adam_w_mode = adam_w_mode
+
+
 DECAYED = {
     "Adam": (partial(torch.optim.Adam, weight_decay=0.01), True),
     "Adam, decoupled": (partial(torch.optim.Adam, weight_decay=0.01, decoupled_weight_decay=True), False),
@@ -193,6 +201,8 @@ DECAYED = {
     "RMSprop": (partial(torch.optim.RMSprop, weight_decay=0.01), True),
     "Adagrad": (partial(torch.optim.Adagrad, weight_decay=0.01), True),
     "NAdam": (partial(torch.optim.NAdam, weight_decay=0.01), True),
+    "FusedAdam": (partial(FusedAdam, adam_w_mode=False, weight_decay=0.01), True),
+    "FusedAdam, decoupled": (partial(FusedAdam, adam_w_mode=True, weight_decay=0.01), False),
     "SGD": (partial(torch.optim.SGD, lr=0.1, weight_decay=0.01), False),
 }
 

@@ -163,10 +163,10 @@ class SecondMoment(Online):
         assert self.samples is not None
         assert self.batch_size is not None
         if self.likelihood is None:
-            return (self.samples * self.batch_size) ** -0.5
+            return float((self.samples * self.batch_size) ** -0.5)
         parts = gain(str(self.likelihood), self.outputs or 1) * (self.residual_variance or 1.0)
         size = 1 / self.batch_size if self.reduction == "mean" else self.batch_size
-        return parts * (size / self.samples) ** 0.5
+        return float(parts * (size / self.samples) ** 0.5)
 
     def _check_undecayed(self, weight: Weight, optimizer: Optimizer | None) -> None:
         """Refuse a standard error from squares that hold a penalty."""
