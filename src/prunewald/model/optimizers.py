@@ -43,8 +43,8 @@ _RULES = {
     "Adagrad": _ADAGRAD,
 }
 
-# Those that take the decay of weights from the weights alone, whatever their settings; of others a setting says so.
-_DECOUPLED = {"AdamW", "Lamb", "AdamP", "AdamWScheduleFree", "RAdamScheduleFree"}
+# Those among them that add weight decay to the gradient first, unless they are told to decouple it.
+_COUPLED = ("Adam", "NAdam", "RAdam", "RMSprop", "Adadelta", "Adagrad")
 
 # What the keys of a state tell about a second moment that is there, but not as a mean square of each weight.
 _OTHER_FORMS = {
@@ -125,6 +125,15 @@ def mean_square_state(optimizer: Optimizer | None, param: Tensor, *, stepped: bo
     return MeanSquare(kept, rule, group, steps)
 
 
+def couples_decay(optimizer: Any, group: Mapping[str, Any]) -> bool:
+    """Whether weight decay is added to the gradient before its square is averaged, as by Adam and not by AdamW."""
+    kinds = [base.__name__ for base in type(optimizer).__mro__]
+    coupled = next((kind in _COUPLED for kind in kinds if kind in _RULES), False)
+    asked = (getattr(optimizer, name, True) for name in ("adam_w_mode", "adamw_mode"))  # of apex and DeepSpeed
+    decoupled = group.get("decoupled_weight_decay", False)
+    return bool(group.get("weight_decay")) and (not all(asked) or (coupled and not decoupled))
+
+
 def keeps_mean_square(optimizer: Optimizer | None, param: Tensor) -> bool:
     """Whether there is a mean squared gradient of a parameter, without computing it."""
     return not isinstance(mean_square_state(optimizer, param), str)
@@ -157,18 +166,6 @@ def mean_square_gradient(optimizer: Optimizer | None, param: Tensor) -> Tensor |
     wide = torch.float64 if kept.dtype == torch.float64 else torch.float32
     unbiased: Tensor = kept.detach().to(wide) / (1 - decay ** float(steps))
     return unbiased
-
-
-def coupled_decay(optimizer: Optimizer | None, param: Tensor) -> float:
-    """The weight decay that is in the mean square an optimizer keeps for a parameter, since it decays by the gradient.
-
-    0 where it takes the decay from the weights alone, as AdamW does, and where it keeps no mean square.
-    """
-    found = mean_square_state(optimizer, param)
-    decoupled = _DECOUPLED & {base.__name__ for base in type(optimizer).__mro__}
-    if isinstance(found, str) or decoupled or getattr(optimizer, "adam_w_mode", False):
-        return 0.0
-    return 0.0 if found.group.get("decoupled_weight_decay") else float(found.group.get("weight_decay", 0))
 
 
 def with_closures(

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Estimate, Online, State, Weights
 from prunewald.core.weights import Weight, lower_median
-from prunewald.model.optimizers import coupled_decay, mean_square_gradient, mean_square_state, step_taken
+from prunewald.model.optimizers import couples_decay, mean_square_gradient, mean_square_state, step_taken
 from prunewald.uncertainty.likelihood import Loss, gain, likelihood
 from prunewald.util.arguments import one_of, real, whole
 from prunewald.util.registry import brief, uncertainty
@@ -170,11 +170,12 @@ class SecondMoment(Online):
 
     def _check_undecayed(self, weight: Weight, optimizer: Optimizer | None) -> None:
         """Refuse a standard error from squares that hold a penalty."""
-        if self.likelihood is not None and (by := coupled_decay(optimizer, weight.param)):
+        kept = mean_square_state(optimizer, weight.param)
+        if self.likelihood is not None and not isinstance(kept, str) and couples_decay(optimizer, kept.group):
             raise ValueError(
-                f"{type(optimizer).__name__} adds weight_decay={by!r} of {weight.name!r} to the gradient whose mean "
-                "square it keeps: that makes no standard error; train with weight_decay=0, or with AdamW; or leave "
-                "out likelihood=, for a sigma to prune(sparsity) by"
+                f"{type(optimizer).__name__} adds weight_decay={kept.group['weight_decay']!r} of {weight.name!r} to the "
+                "gradient whose mean square it keeps: that makes no standard error; train with weight_decay=0, or with "
+                "AdamW; or leave out likelihood=, for a sigma to prune(sparsity) by"
             )
 
     def _own_average(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Tensor:
