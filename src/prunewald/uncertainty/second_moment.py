@@ -172,10 +172,10 @@ class SecondMoment(Online):
         """Refuse a standard error from squares that hold a penalty."""
         kept = mean_square_state(optimizer, weight.param)
         if self.likelihood is not None and not isinstance(kept, str) and couples_decay(optimizer, kept.group):
+            decay = kept.group["weight_decay"]
             raise ValueError(
-                f"{type(optimizer).__name__} adds weight_decay={kept.group['weight_decay']!r} of {weight.name!r} to the "
-                "gradient whose mean square it keeps: that makes no standard error; train with weight_decay=0, or with "
-                "AdamW; or leave out likelihood=, for a sigma to prune(sparsity) by"
+                f"{type(optimizer).__name__} adds weight_decay={decay!r} of {weight.name!r} to the gradient whose mean "
+                "square it keeps: that makes no standard error; train with weight_decay=0, or with AdamW; or leave out likelihood=, for a sigma to prune(sparsity) by"
             )
 
     def _own_average(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Tensor:
