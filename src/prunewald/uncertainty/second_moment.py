@@ -175,7 +175,8 @@ class SecondMoment(Online):
             decay = kept.group["weight_decay"]
             raise ValueError(
                 f"{type(optimizer).__name__} adds weight_decay={decay!r} of {weight.name!r} to the gradient whose mean "
-                "square it keeps: that makes no standard error; train with weight_decay=0, or with AdamW; or leave out likelihood=, for a sigma to prune(sparsity) by"
+                "square it keeps: that makes no standard error; train with weight_decay=0, or with AdamW; or leave "
+                "out likelihood=, for a sigma to prune(sparsity) by"
             )
 
     def _own_average(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Tensor:
