@@ -105,8 +105,8 @@ def main() -> None:
         numbers["observed information"] = analytic(model, batches, observed=True)
     layers = list(sigmas["second moment"])
     for labels in ("data", "model"):
-        found = pw.uncertainty.FisherDiagonal(labels=labels).estimate(model, batches, F.cross_entropy)
-        sigmas[f"Fisher diagonal, labels of the {labels}"] = {name: found[name] for name in layers}
+        diagonal = pw.uncertainty.FisherDiagonal(labels=labels).estimate(model, batches, F.cross_entropy)
+        sigmas[f"Fisher diagonal, labels of the {labels}"] = {name: diagonal[name] for name in layers}
     for start in ("warm", "same", "independent"):
         bootstrap = Bootstrap(replicas=options.replicas, start=start)
         found = bootstrap.estimate(

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from prunewald.core.base import Estimate, Online, State, Weights
 from prunewald.core.weights import Weight, lower_median
 from prunewald.model.optimizers import couples_decay, mean_square_gradient, mean_square_state, step_taken
+from prunewald.uncertainty.diagnosis import EACH_ALONE
 from prunewald.uncertainty.likelihood import Loss, gain, likelihood
 from prunewald.util.arguments import one_of, real, whole
 from prunewald.util.registry import brief, uncertainty
@@ -17,10 +18,6 @@ from prunewald.util.tensors import accumulator, dense
 _OUTPUTS = "how many outputs of one sample the mean is taken over: 1 for a single one, or if they are summed"
 _VARIANCE = "the mean squared residual of the fit, such as F.mse_loss over the training data"
 _PROPER = "give SecondMoment samples=, batch_size= and likelihood= for one"
-_EACH_ALONE = (
-    "tested: standard errors at a minimum of the loss, of each weight as if all others were known; where steps are "
-    "constant or inputs correlate they are too small"
-)
 
 
 @uncertainty("second-moment")
@@ -94,7 +91,7 @@ class SecondMoment(Online):
     def caveats(self) -> list[str]:
         """That the scale-free sigma is no standard error; one in the units of an unknown loss is not tested at all."""
         if self.standard_error:
-            return [_EACH_ALONE]
+            return [EACH_ALONE]
         if self.samples is not None:
             raise ValueError(
                 f"alpha= and fdr= test weights by standard errors; {brief(self)} has sigma in the units of a loss that "
