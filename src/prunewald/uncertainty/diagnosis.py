@@ -57,7 +57,7 @@ class BlockDiagnosis:
                 f"the information about {self.named()} is singular, of {of}: the data tell of some weights only "
                 "together (of the outputs of a softmax, one is redundant)"
             )
-        elif self.condition > _POOR or self.error > _ROUGH:
+        elif self.untold < self.size and (self.condition > _POOR or self.error > _ROUGH):
             notes.append(
                 f"the information about {self.named()} has condition {self.condition:.0e}: the data hardly tell some "
                 f"weights apart, and rounding lets their standard errors be off by a share of {self.error:.0e}"

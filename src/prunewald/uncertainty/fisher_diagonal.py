@@ -54,19 +54,16 @@ class FisherDiagonal(Offline):
             sigma = (scale / squares[name].sqrt()).to(problem.params[name])
             sigmas[name] = sigma.masked_fill(~alive, torch.inf)
         sigmas.diagnosis = Diagnosis(problem.count, (), {})
-        sigmas.degrees, sigmas.notes, sigmas.caveat = (
-            problem.degrees(),
-            self._notes(problem, squares, totals),
-            EACH_ALONE,
-        )
+        sigmas.degrees, sigmas.caveat = problem.degrees(), EACH_ALONE
+        sigmas.notes = _notes(problem, squares, totals) if self.labels == "data" else ()
         return sigmas
 
     def _sums(self, problem: Problem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Sums of squared per-sample gradients, and of the gradients themselves where they were taken at labels."""
+        """Sums of squared per-sample gradients, and of the gradients themselves where they are the data's."""
         params = problem.params
         generator = torch.Generator().manual_seed(self.seed)
         squares = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
-        totals = {name: torch.zeros_like(square) for name, square in squares.items()}
+        totals = {name: torch.zeros_like(square) for name, square in squares.items() if self.labels == "data"}
         for x, y in problem.samples():
             if self.labels == "model" and problem.outputs <= _FEW:
                 for factors in problem.factors(list(params), x, y, most=problem.chunk):
@@ -76,15 +73,16 @@ class FisherDiagonal(Offline):
             labels = y if self.labels == "data" else _drawn(problem, x, generator)
             for name, g in problem.gradients(list(params), x, labels).items():
                 squares[name] += g.double().square().sum(0)
-                totals[name] += g.double().sum(0)
+                if name in totals:
+                    totals[name] += g.double().sum(0)
         return squares, totals
 
-    def _notes(self, problem: Problem, squares: dict[str, Tensor], totals: dict[str, Tensor]) -> tuple[str, ...]:
-        """Whether the mean score at the data's own labels is far from zero; at others it is not known."""
-        seen = {name: problem.alive[name] & (square > 0) for name, square in squares.items()}
-        z = [(totals[name][at].square() / squares[name][at]) for name, at in seen.items()]
-        known = self.labels == "data" and any(map(len, z))
-        return tuple(far(float(torch.cat(z).mean().sqrt()), list(squares))) if known else ()
+
+def _notes(problem: Problem, squares: dict[str, Tensor], totals: dict[str, Tensor]) -> tuple[str, ...]:
+    """Whether the mean score is far from zero, in its standard errors."""
+    seen = {name: problem.alive[name] & (square > 0) for name, square in squares.items()}
+    z2 = torch.cat([totals[name][at].square() / squares[name][at] for name, at in seen.items()])
+    return tuple(far(float(z2.mean().sqrt()), list(squares))) if len(z2) else ()
 
 
 @torch.no_grad()
