@@ -118,6 +118,13 @@ def test_a_warning_comes_where_weights_swing_too_far_for_their_average_to_be_an_
         recipe.check(state, {})
 
 
+@pytest.mark.parametrize(("batches", "samples", "known"), [(3, 50, False), (4, 50, True), (9, None, False)])
+def test_how_far_the_average_is_off_takes_standard_errors_of_four_batches(batches, samples, known):
+    recipe = BatchMeans(samples=samples, batch_size=samples and 5, length=LENGTH)
+    state, _, _ = walked(recipe, batches * LENGTH)
+    assert (recipe.offset(state) > 0) == known
+
+
 def test_shuffled_epochs_are_noticed():
     """Steps that add up to nothing over an epoch: the longer the batches, the less is left of the noise."""
     recipe = BatchMeans(samples=40, batch_size=4, length=10)  # a batch is an epoch

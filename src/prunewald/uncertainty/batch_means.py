@@ -1,5 +1,6 @@
 """Standard errors online, by batch means of the SGD path."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -113,7 +114,7 @@ class BatchMeans(Online):
                 f"{lengths.doubling:.2f} times as much as independent ones would, as in shuffled epochs, so standard "
                 "errors are too small; draw samples with replacement, as RandomSampler(data, replacement=True) does"
             )
-        elif self.standard_error and (offset := self.offset(state)) > _TOO_LARGE:
+        elif (offset := self.offset(state)) > _TOO_LARGE:
             warn(
                 f"weights swing so far that on a curved loss their average may be {offset:.1f} standard errors off the "
                 "optimum: halve the step size and see whether the average stays (that of a linear model with squared "
@@ -172,9 +173,12 @@ class BatchMeans(Online):
         """How far the average may be off the optimum of a curved loss because the steps are large, in standard errors.
 
         Weights w that swing by s about an optimum have an average that is off by about s² / |w|, if the curvature of
-        the loss changes by itself where they change by themselves. The path does not tell whether it does.
+        the loss changes by itself where they change by themselves. The path does not tell whether it does. NaN for less
+        than four batches, and where sigma is no standard error.
         """
         swing, free = _of_steps(state), self.degrees(state)
+        if free <= 2 or not self.standard_error:
+            return math.nan
         moving = swing > 0
         # Both in units of the swing, so that the units of no weight matter; t-distributed z vary more than normal ones.
         errors = _flat({name: self._squared(state, name) for name in state["within"]}) * free / (free - 2)
@@ -193,7 +197,8 @@ def _lugsail(variance: Tensor, pairs: State, name: str) -> Tensor:
 
 def _of_steps(state: State) -> Tensor:
     """The variance of single iterates: inside the batches, and that of their means."""
-    return _flat(state["within"]) / (state["means"]["count"] * state["length"]) + _variance(state["means"])
+    steps: int = state["means"]["count"] * state["length"]
+    return _flat(state["within"]) / steps + _variance(state["means"])
 
 
 def _variance(block: State) -> Tensor:
