@@ -246,10 +246,10 @@ class Pruner(PrunerView):
     def detach(self) -> None:
         """Let go of model and optimizer: nothing holds the zeros any more, and what was loaded last stays as it is."""
         leave(self, self._params)
-        self._subject.guard.release()
         with torch.no_grad():
             for holding in self.holdings:
                 holding.settle_(self._params)
+        self._subject.guard.release()
         self._stepping.release()
         self._subject.zeros.end_()
         self._watcher.release()

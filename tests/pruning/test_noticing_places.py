@@ -130,6 +130,39 @@ def test_what_was_loaded_last_is_there_once_the_zeros_are_let_go(let_go, assign)
         assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
 
+def operated():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    surgery = pw.Surgery(model, optimizer, sparsity=0.7)
+    train(model, optimizer, 20)
+    assert zeros(model) > 0.5
+    return model, surgery
+
+
+def test_what_is_written_during_a_surgery_is_found():
+    model, surgery = operated()
+    model[0].weight.data.fill_(1.0)
+    assert surgery.sparsity == pytest.approx(zeros(model))
+    with pytest.warns(UserWarning, match="'0.weight'.*written to"):
+        model.eval()(batch(0)[0])
+    assert surgery.sparsity == pytest.approx(zeros(model))
+    assert zeros(model) > 0.5
+    model.load_state_dict(dense())
+    with pytest.warns(UserWarning, match=r"'0.weight'.*reset\(\)"):
+        model(batch(0)[0])
+    assert zeros(model) > 0.5
+
+
+@pytest.mark.parametrize("let_go", ["detach", "reset"])
+def test_what_was_loaded_into_a_surgery_is_there_once_it_is_let_go(let_go):
+    model, surgery = operated()
+    state = dense()
+    model.load_state_dict(state)
+    assert zeros(model) > 0.5
+    getattr(surgery, let_go)()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
 def test_masks_that_are_set_after_a_load_keep_what_it_brought():
     model, _, pruner = pruned(0.9)
     state = dense()

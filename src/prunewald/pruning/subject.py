@@ -113,7 +113,7 @@ class Subject:
 
     def present(self) -> dict[str, Tensor]:
         """The targets as the model has them now: something else may have taken the place of one since."""
-        found = dict(self.model.named_parameters(remove_duplicate=False))
+        found: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
         if not found.keys() >= self.zeros.params.keys():  # a layer was compiled since
             found = dict(plain(self.model).named_parameters(remove_duplicate=False))
         for name, param in self.zeros.params.items():
