@@ -1,8 +1,9 @@
 """Noticing what is written to pruned weights behind the Pruner's back."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,6 +64,7 @@ class Guard:
 
     Before the first forward pass in eval mode, before a state_dict and after load_state_dict every pruned weight is
     looked at. Between, a forward pass looks only where torch has counted a write to the tensor since the last look.
+    A part of the model that is used by itself, such as an encoder, looks at its own weights.
     What a load_state_dict wrote to pruned weights is kept until the model is used: a checkpoint is loaded in parts.
     """
 
@@ -72,7 +74,7 @@ class Guard:
     waiting: Waiting = field(default_factory=Waiting)
     given: nn.Module | None = None  # the model as it was given
     said: bool = False  # whether it was said that something else writes to pruned weights
-    trained: bool = True  # whether there may have been a step since the last look in eval mode
+    stale: set[str] = field(default_factory=set)  # what may have been written to since the last look in eval mode
     handles: list[Any] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)  # parameters that are gone, of which it was said
     loaded: dict[str, Tensor] = field(default_factory=dict)  # what load_state_dict wrote to pruned weights, until a use
@@ -80,14 +82,32 @@ class Guard:
     def watch(self) -> None:
         """Begin to look, from the first pruning on."""
         if not self.handles:
-            model = self.model
-            self.handles = [
-                model.register_forward_pre_hook(ModelHook(self._before_forward)),
-                model.register_state_dict_pre_hook(ModelHook(self._before_state_dict)),
-                model.register_load_state_dict_post_hook(ModelHook(self._after_load)),
-            ]
+            self.stale = set(self.zeros.params)
+            for module, names in self._users().items():
+                forward, saving, loading = (
+                    ModelHook(partial(call, names))
+                    for call in (self._before_forward, self._before_saving, self._after_load)
+                )
+                self.handles += [
+                    module.register_forward_pre_hook(forward),
+                    module.register_state_dict_pre_hook(saving),
+                    module.register_load_state_dict_post_hook(loading),
+                ]
             if self.given is not None and type(self.given).__name__ == "OptimizedModule":  # what it calls skips hooks
-                self.handles.append(self.given.register_forward_pre_hook(ModelHook(self._before_forward)))
+                hook = ModelHook(partial(self._before_forward, self.zeros.params))
+                self.handles.append(self.given.register_forward_pre_hook(hook))
+
+    def _users(self) -> dict[nn.Module, Collection[str]]:
+        """By module, the parameters that its forward pass may use: of the whole model, and of the parts with weights.
+
+        Some modules use the weights of their children and never call these, as attention does its output projection.
+        """
+        inside, parts = plain(self.model), dict[nn.Module, list[str]]()
+        for name in self.zeros.params:
+            owner = name.rpartition(".")[0]
+            for place in {owner, owner.rpartition(".")[0]} - {""}:
+                parts.setdefault(inside.get_submodule(place), []).append(name)
+        return {**parts, self.model: self.zeros.params}
 
     def wait(self) -> None:
         """Begin at once, since a schedule waits for steps."""
@@ -132,24 +152,32 @@ class Guard:
             handle.remove()
         self.handles = []
 
-    def _before_forward(self, module: nn.Module, args: Any) -> None:
-        if in_group():
+    def _before_forward(self, names: Collection[str], module: nn.Module, args: Any) -> None:
+        whole = names is self.zeros.params
+        if whole and in_group():
             refuse_sharded(self.model, self.zeros.params)
         self.settle()
-        first, self.trained = self.trained and not module.training, module.training
-        self.look(None if first else self.zeros.touched())
-        if module.training and torch.is_grad_enabled():
-            self.waiting.passed(self.zeros.params, self.optimizers)
+        if module.training:
+            self.stale.update(names)
+            self.look(self.zeros.touched(names))
+            if whole and torch.is_grad_enabled():
+                self.waiting.passed(self.zeros.params, self.optimizers)
+        else:
+            due = self.stale.union(self.zeros.touched(names))
+            self.look([name for name in names if name in due])
+            self.stale.difference_update(names)
 
-    def _before_state_dict(self, module: nn.Module, prefix: str, keep_vars: bool) -> None:
+    def _before_saving(self, names: Collection[str], module: nn.Module, prefix: str, keep_vars: bool) -> None:
+        if prefix and module is not self.model:
+            return  # a part of what is saved, which was looked at as a whole
         self.settle()
         self.find()
-        self.look()
+        self.look(names)
 
-    def _after_load(self, module: nn.Module, keys: Any) -> None:
+    def _after_load(self, names: Collection[str], module: nn.Module, keys: Any) -> None:
         self.find()
         with torch.no_grad():
-            for name in self.zeros.alive:
+            for name in names:
                 if self.zeros.revived(name):
                     self.loaded[name] = self.zeros.params[name].detach().clone()
                     self.zeros.hold_(name)

@@ -1,6 +1,6 @@
 """Hard zeros: what is pruned stays at zero, after every step and in every gradient."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -72,9 +72,9 @@ class Zeros(Holding):
             zero_(param.grad, alive)
         self._seen[name] = param.data_ptr(), param._version
 
-    def touched(self) -> list[str]:
-        """The parameters that were written to since they were last zeroed, as far as torch counts writes."""
-        now = ((name, self.params[name]) for name in self.alive)
+    def touched(self, names: Iterable[str]) -> list[str]:
+        """Which of these were written to since they were last zeroed, as far as torch counts writes."""
+        now = ((name, self.params[name]) for name in names if name in self.alive)
         return [name for name, param in now if self._seen.get(name) != (param.data_ptr(), param._version)]
 
     def revived(self, name: str, present: Tensor | None = None) -> int:
