@@ -156,6 +156,11 @@ class Criterion(ABC):
         """What has to be gathered for it while the model trains; the Pruner does so."""
         return None
 
+    @property
+    def simplest(self) -> "Criterion":
+        """The plainest criterion with the same order, which is used in its place: itself, unless its fields allow."""
+        return self
+
     @abstractmethod
     def __call__(self, stats: WeightStats) -> Tensor:
         """One score for each weight, in the shape of `stats.weight`."""

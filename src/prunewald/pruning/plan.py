@@ -51,7 +51,7 @@ class Choices:
         total_steps: int | None = None,
     ) -> "Choices":
         """From parts, short names, classes, functions, or a dict of sigmas; a schedule is for so many steps in all."""
-        chosen = None if criterion is None else make("criterion", criterion)
+        chosen: Criterion | None = None if criterion is None else make("criterion", criterion).simplest
         sigma = None if uncertainty is None else online(uncertainty)
         if sigma is None and chosen is not None and chosen.uses_sigma:
             sigma = _SECOND_MOMENT

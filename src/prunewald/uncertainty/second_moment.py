@@ -14,7 +14,7 @@ from prunewald.util.registry import uncertainty
 from prunewald.util.tensors import accumulator, dense
 
 
-@uncertainty("second-moment")
+@uncertainty("second-moment", "moment")
 @dataclass(frozen=True)
 class SecondMoment(Online):
     """sigma proportional to 1 / sqrt(v), v the mean squared gradient: the diagonal-Fisher standard error, free of cost.
