@@ -170,6 +170,7 @@ class Allocation(ABC):
     """How many weights does each tensor keep? Counts, so that it fits every criterion and every pattern."""
 
     together: ClassVar[bool] = False  # whether it compares the scores of different tensors
+    whole_layers: ClassVar[bool] = False  # whether the tensors of a module are one layer, here and for lambda
 
     @abstractmethod
     def __call__(self, scores: Scores, sparsity: float) -> Mapping[str, Count]:

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Statistic, Uncertainty
 from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Wald
 from prunewald.model.optimizers import stepped_by, why_no_mean_square
-from prunewald.model.slices import Slice, Slices
+from prunewald.model.slices import Slice, Slices, layer_of
 from prunewald.model.targets import match
 from prunewald.uncertainty.second_moment import SecondMoment
 from prunewald.util.arguments import real, share, whole
@@ -209,6 +209,8 @@ def resolve(
     shares = request.sparsity
     if isinstance(shares, Mapping):
         shares = by_slice(model, slices, shares)
+        if choices.scope.whole_layers:
+            shares = _by_whole_layer(slices, shares)
     return Plan(request, shares, criterion, sigma, choices.scope, choices.pattern, tests, tuple(notes))
 
 
@@ -260,6 +262,15 @@ def by_slice(
         globbed = globbed | hit if _is_glob(key) else globbed - hit
         result |= dict.fromkeys(hit, value)
     return result
+
+
+def _by_whole_layer(slices: Sequence[Slice], named: Mapping[str, float]) -> dict[str, float]:
+    """The same, with what nobody named in a layer of which one share was asked: a bias goes with its weight."""
+    shares: dict[str, set[float]] = {}
+    for part in slices:
+        shares.setdefault(layer_of(part), set()).update([named[part.name]] if part.name in named else [])
+    given = {part.name: shares[layer_of(part)] for part in slices if part.name not in named}
+    return {**named, **{name: share for name, found in given.items() if len(found) == 1 for share in found}}
 
 
 def _is_glob(key: str) -> bool:

@@ -20,7 +20,11 @@ def keep_counts(scope: Allocation, scores: Scores, shares: Sparsity) -> dict[str
     """How many weights each slice keeps, of one sparsity, or of a dict by slice that leaves the others out."""
     if not isinstance(shares, Mapping):
         return dict(scope(scores, shares))
-    return {name: scope(scores.only(name), share)[name] for name, share in shares.items()}
+    counts: dict[str, Count] = {}
+    for layer in scores.only(*shares).by_layer():
+        for share in {shares[name] for name in layer}:
+            counts |= scope(layer.only(*(name for name in layer if shares[name] == share)), share)
+    return counts
 
 
 def select(

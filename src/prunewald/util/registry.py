@@ -74,9 +74,9 @@ def names(name_of_kind: str, name: str) -> list[str]:
 def make(name_of_kind: str, choice: Any) -> Any:
     """The part a user means: a short name or a class gives it with its defaults, an instance is taken as it is."""
     own = _kinds[name_of_kind]
-    if isinstance(choice, str) and (name := canonical(name_of_kind, choice)) in own.known:
-        return own.known[name]()
     if isinstance(choice, str):
+        if choice in own.known or (choice := canonical(name_of_kind, choice)) in own.known:
+            return own.known[choice]()
         raise ValueError(f"unknown {name_of_kind} {choice!r}; known: {', '.join(sorted({*own.known, *own.others}))}")
     if isinstance(choice, type) and issubclass(choice, own.base):
         return choice()
