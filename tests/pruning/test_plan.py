@@ -177,11 +177,15 @@ def test_the_sigma_of_one_pruning_decides_it():
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request(), "nothing.*sparsity, threshold, alpha, fdr"),
+        (Request(), "nothing.*sparsity, threshold, alpha, fdr, quality"),
         (Request(0.5, alpha=0.1), "sparsity=0.5, alpha=0.1.*give one of"),
         (Request(1.0), "sparsity=1.0"),
         (Request({"0": 2}), "'0'=2"),
         (Request(threshold=float("inf")), "threshold=inf"),
+        (Request(threshold={"0": float("inf")}), "threshold for '0'=inf"),
+        (Request(quality=-1), "quality=-1"),
+        (Request(quality={"0": float("nan")}), "quality for '0'=nan"),
+        (Request(threshold=1.0, quality=1.0), "threshold=1.0, quality=1.0.*give one of"),
         (Request(alpha=0), "alpha=0"),
         (Request(fdr=1.5), "fdr=1.5"),
     ],

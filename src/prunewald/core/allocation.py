@@ -35,7 +35,7 @@ class Layer(Allocation):
 @allocation("module")
 @dataclass(frozen=True)
 class Module(Allocation):
-    """Every module is pruned to the same sparsity, its targets counted as one: weight and bias, both of an LSTM's layer.
+    """Every module is pruned to the same sparsity, its targets counted as one: weight and bias, an LSTM's two matrices.
 
     They have one count, one order, and one std for lambda (`relative_to="layer"`). Biases are in it where they are
     targets: `targets=["fc1", "fc1.bias"]`. The layers of a recurrent module are apart, and so are single experts.

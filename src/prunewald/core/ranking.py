@@ -58,6 +58,10 @@ class Scores(Mapping[str, Ranked]):
     def weight(self, name: str) -> Tensor:
         """The weights of one tensor, without scoring them."""
 
+    def spread(self, name: str) -> float:
+        """The standard deviation of the weights of a tensor, or where it is known, of the survivors of its layer."""
+        return float(self.weight(name).double().std())
+
     def only(self, *names: str) -> "Scores":
         """Some of the tensors by themselves."""
         return _Only(self, names)
@@ -104,6 +108,9 @@ class _Only(Scores):
 
     def weight(self, name: str) -> Tensor:
         return self._scores.weight(name)
+
+    def spread(self, name: str) -> float:
+        return self._scores.spread(name)
 
 
 class Cut(NamedTuple):

@@ -94,8 +94,8 @@ def spread(tensors: Iterable[tuple[Tensor, Tensor | None]], what: str) -> float:
                 count = total
     if size < 2:
         raise ValueError(
-            f"lambda is relative to the spread of {what}, which has 1 weight, and a standard deviation needs two: "
-            "use relative_to='model', or relative_to=None for an absolute lambda"
+            f"the spread of {what} is wanted, which has 1 weight, and a standard deviation needs two: for lambda use "
+            "relative_to='model', or relative_to=None for an absolute one; leave it out of quality"
         )
     return math.sqrt(m2 / (count - 1)) if count > 1 else 0.0
 
