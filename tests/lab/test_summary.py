@@ -9,6 +9,7 @@ from scipy import stats as reference
 
 from prunewald.figures import write
 from prunewald.lab import summary
+from prunewald.lab.methods import parse
 from prunewald.lab.records import Record
 from prunewald.lab.settings import PAPER
 
@@ -122,8 +123,29 @@ def test_short_table_has_the_accuracies_alone() -> None:
 def test_one_network_has_no_interval() -> None:
     found = summary.lines(some(seeds=1))
     assert {line.gain for line in found if not line.row.startswith("bootstrap")} == {None}
-    assert "moment" in summary.table(found)
     assert summary.wins(found) == {}
+    text = summary.table(found)
+    assert "without an interval" in text
+    assert "without an interval" not in summary.table(summary.lines(some(seeds=2)))
+    absolute = {line.level: line for line in found if line.row == "abs"}
+    for line in found:
+        if line.row == "moment:1":
+            at_once, after = line.pruned - absolute[line.level].pruned, line.retrained - absolute[line.level].retrained
+            assert line.points == pytest.approx((at_once, after))
+            words = next(words for each in text.splitlines() if f"{line.retrained:.2f}" in (words := each.split()))
+            at = words.index(f"{line.retrained:.2f}")
+            assert (words[at - 1], words[at + 2]) == (f"{at_once:+.2f}", f"{after:+.2f}")
+
+
+def test_one_network_is_drawn_as_points_without_intervals() -> None:
+    found = summary.lines(some(seeds=1))
+    axes = summary.figure(found, "one").axes[0]
+    drawn = {bars.get_label(): bars for bars in axes.containers}
+    for row in ("abs", "moment:1"):
+        own = [line for line in found if line.row == row]
+        line, _, (bars,) = drawn[parse(row).label]
+        assert list(line.get_ydata()) == pytest.approx([each.retrained - each.dense for each in own])
+        assert all(low == high for (_, low), (_, high) in bars.get_segments())
 
 
 def test_choice_is_by_validation_and_best_first() -> None:

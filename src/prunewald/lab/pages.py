@@ -24,7 +24,7 @@ def describe(folder: str | Path) -> str:
     dense = {record.seed: 100 * record.dense for record in records}
     return "\n".join(
         [
-            f"{experiment}: {len(dense)} networks, dense {sum(dense.values()) / max(len(dense), 1):.2f} %",
+            f"{experiment}: {_networks(len(dense))}, dense {sum(dense.values()) / max(len(dense), 1):.2f} %",
             f"data: {data_of(folder)}",
             f"the paper: {PAPER_SAYS[experiment]}",
             "",
@@ -48,13 +48,16 @@ def pages(folder: str | Path) -> list[Path]:
         with replacing(root / name) as file:
             file.write(text.encode())
     seeds = len({record.seed for record in records})
-    title = (
-        f"{data_of(folder)}: pruned and retrained, {seeds} networks, 95 % intervals\npaper: {PAPER_SAYS[experiment]}"
-    )
+    intervals = "95 % intervals" if seeds > 1 else "no intervals"
+    title = f"{data_of(folder)}: pruned and retrained, {_networks(seeds)}, {intervals}\npaper: {PAPER_SAYS[experiment]}"
     # As the paper draws them: the third in basis points, the fourth as lines.
     drawn = summary.figure(found, title, basis_points=experiment == "mnist", lines=experiment == "imagenet100")
     write(drawn, root / "figure.png")
     return [root / name for name in (*texts, "figure.png")]
+
+
+def _networks(count: int) -> str:
+    return "1 network" if count == 1 else f"{count} networks"
 
 
 def needs(error: ImportError) -> str:

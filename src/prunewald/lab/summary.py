@@ -43,6 +43,7 @@ class Line:
     frozen: float | None
     compression: float
     speedup: float
+    points: tuple[float, float] | None = None  # over ABS, pruned and retrained, where a single network has both sides
 
 
 def lines(records: Iterable[Record]) -> list[Line]:
@@ -61,6 +62,10 @@ def _line(table: dict[tuple[str, float], dict[int, Record]], row: str, level: fl
     compared = row not in (versus, CONTROL) and len(seeds) > 1
     records = [own[seed] for seed in sorted(own)]
     frozen = [record.frozen for record in records if record.frozen is not None]
+    single = None
+    if row not in (versus, CONTROL) and len(seeds) == 1:
+        one, other = own[seeds[0]], reference[seeds[0]]
+        single = 100 * (one.pruned - other.pruned), 100 * (one.retrained - other.retrained)
     return Line(
         level=level,
         row=row,
@@ -77,6 +82,7 @@ def _line(table: dict[tuple[str, float], dict[int, Record]], row: str, level: fl
         frozen=statistics.fmean(frozen) if frozen else None,
         compression=statistics.fmean(record.compression for record in records),
         speedup=statistics.fmean(record.speedup for record in records),
+        points=single,
     )
 
 
@@ -122,6 +128,7 @@ def table(found: Sequence[Line]) -> str:
             _by_level(_HEAD, found, _cells, left={1, 4, 7}),
             "",
             "accuracies in %, differences in points with 95 % intervals; * p < 0.05, Holm over the row's levels",
+            *(["a difference of a single network is a point, without an interval or a test"] if _single(found) else []),
             "overlap: of the mask with ABS's; frozen: share of the kept weights that no gradient reached",
             *([_ALLOCATED] if _shared_out(found) else []),
             *(["n differs: a row is compared with ABS on the networks that have both"] if fewer else []),
@@ -164,10 +171,10 @@ def _cells(line: Line) -> list[str]:
         parse(line.row).label,
         str(line.n),
         f"{line.pruned:.2f}",
-        _shown(line.pruned_gain),
+        _shown(line.pruned_gain, line.points and line.points[0]),
         f"{line.retrained:.2f}",
         f"{line.retrained - line.dense:+.2f}",
-        _shown(line.gain),
+        _shown(line.gain, line.points and line.points[1]),
         "" if line.p_holm is None else f"{line.p_holm:.2g}" + ("*" if line.p_holm < 0.05 else " "),
         f"{line.overlap:.1%}",
         "-" if line.frozen is None else f"{line.frozen:.1%}",
@@ -206,9 +213,15 @@ def figure(found: Sequence[Line], title: str, *, basis_points: bool = False, lin
 
 
 def _marks(found: Sequence[Line], row: str, look: tuple[str, str]) -> Marks:
-    drops = {line.level: line.drop for line in found if line.row == row and line.drop is not None}
-    mean, low, high = ([getattr(drop, name) for drop in drops.values()] for name in ("mean", "low", "high"))
-    return Marks(parse(row).label, list(drops), mean, low, high, *look)
+    own = [line for line in found if line.row == row]
+    # A single network has a point, and no interval.
+    mean, low, high = ([_end(line, name) for line in own] for name in ("mean", "low", "high"))
+    return Marks(parse(row).label, [line.level for line in own], mean, low, high, *look)
+
+
+def _end(line: Line, name: str) -> float:
+    """The mean accuracy drop, or an end of its interval; of a single network the drop itself."""
+    return line.retrained - line.dense if line.drop is None else float(getattr(line.drop, name))
 
 
 def _kind(row: str) -> str:
@@ -246,5 +259,12 @@ def _percent(values: Iterable[float]) -> float:
     return 100 * statistics.fmean(values)
 
 
-def _shown(difference: Difference | None) -> str:
-    return "" if difference is None else str(difference)
+def _single(found: Sequence[Line]) -> bool:
+    return any(line.points is not None for line in found)
+
+
+def _shown(difference: Difference | None, point: float | None = None) -> str:
+    """A difference with its interval; that of a single network alone."""
+    if difference is None:
+        return "" if point is None else f"{point:+.2f}"
+    return str(difference)
