@@ -65,6 +65,17 @@ def test_scaling_a_whole_layer_leaves_the_mask_as_it_is(seed, factor, lam):
     assert torch.equal(before, mask(criterion, stats(weight * factor, sigma * factor), 60))
 
 
+def test_the_papers_example_of_units():
+    """Section IV-B: weights 10 and 0.1; the second input in other units, divided by 1,000, and its weight is 100."""
+    factor = torch.tensor([1.0, 1000.0])
+    weight, error = torch.tensor([10.0, 0.1]), torch.tensor([1.0, 0.012])
+    before, after = stats(weight, error), stats(weight * factor, error * factor)
+    assert pw.Magnitude()(before).argmin() != pw.Magnitude()(after).argmin()
+    torch.testing.assert_close(pw.Wald()(before), pw.Wald()(after))
+    lam = pw.MagnitudeUncertainty(lam=0.01)  # any lambda above 0 looks at the units of a single input
+    assert lam(before).argmin() != lam(after).argmin()
+
+
 def test_dead_weights_go_first_and_by_magnitude():
     weight = torch.tensor([5.0, -3.0, 4.0, 1e-9, 2.0])
     dead = torch.tensor([True, False, True, False, False])
