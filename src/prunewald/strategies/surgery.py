@@ -279,7 +279,7 @@ def _check_levels(sparsity: Sparsity | None, threshold: Limit | None, pattern: P
         raise ValueError(f"sparsity={sparsity!r}, threshold={threshold!r}: surgery needs one of them")
     Request(sparsity, threshold).checked(pattern)
     levels = sparsity.values() if isinstance(sparsity, Mapping) else [] if sparsity is None else [sparsity]
-    if pattern.sparsity is not None and max(levels) > pattern.sparsity:
+    if pattern.sparsity is not None and max(levels, default=0) > pattern.sparsity:
         raise ValueError(f"sparsity={sparsity!r}: {pattern!r} prunes {pattern.sparsity} and no more")
 
 
