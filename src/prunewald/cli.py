@@ -14,6 +14,7 @@ from prunewald.lab import records, summary
 from prunewald.lab.data import DataError
 from prunewald.lab.demo import demo
 from prunewald.lab.machine import Machine, MachineError
+from prunewald.lab.methods import SIGMAS
 from prunewald.lab.pages import describe, needs, pages
 from prunewald.lab.records import ResultsError
 from prunewald.lab.reproduce import reproduce
@@ -122,8 +123,13 @@ _COMMANDS = {
 }
 
 
+_ABOUT = (
+    "Prune neural networks by M&U, magnitude and uncertainty: |w| / (lambda + sigma), lambda = lambda* times std(w)."
+)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="prunewald", description="Prune neural networks by magnitude and uncertainty.")
+    parser = _Parser(prog="prunewald", description=_ABOUT)
     parser.add_argument("--version", action="version", version=f"prunewald {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     _demo_flags(commands.add_parser("demo", help="train, prune, retrain and compare, in about two minutes"))
@@ -190,7 +196,7 @@ _SAYS = {
     "repetitions": "networks",
     "epochs": "of the dense training",
     "retrain_epochs": "after each pruning",
-    "rows": "methods: abs, random, SIGMA:LAMBDA as in pseudo:1e-4:formula",
+    "rows": f"methods: abs, random, M&U as SIGMA:LAMBDA*, as in pseudo:1e-4:formula; SIGMA: {', '.join(SIGMAS)}",
     "levels": "fractions of the dense layers' weights to prune",
     "first_seed": "of the first network",
     "iterative": "one chain through the levels",

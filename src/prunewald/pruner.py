@@ -19,7 +19,7 @@ from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
 from prunewald.pruning.owning import claim, leave
-from prunewald.pruning.plan import Choices, Plan, Request, SigmaSource, Sparsity, online, resolve
+from prunewald.pruning.plan import Choices, Limit, Plan, Request, SigmaSource, Sparsity, online, resolve
 from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved, packed, unpacked
 from prunewald.pruning.stepping import Stepping, after_backward
@@ -94,21 +94,24 @@ class Pruner(PrunerView):
         self,
         sparsity: Sparsity | None = None,
         *,
-        threshold: float | None = None,
+        threshold: Limit | None = None,
         alpha: float | None = None,
         fdr: float | None = None,
+        quality: Limit | None = None,
         uncertainty: SigmaSource | None = None,
         dry_run: bool = False,
     ) -> Report:
         """Prune until `sparsity` of the total is zero, or everything that scores below `threshold`; tell what was done.
 
         `sparsity` is a fraction, or a dict of fractions by layer (the others stay as they are); a pattern that fixes
-        its own, as n-of-m does, needs none. `alpha` keeps what a Wald test finds different from zero at that level,
-        `fdr` what it finds with that false discovery rate (of each target, or of all with scope "global").
-        `uncertainty` is for this pruning alone, such as sigmas that were estimated for it. With `dry_run` nothing
-        changes. On any error the model is as it was.
+        its own, as n-of-m does, needs none. `threshold` may be a dict by layer too. `quality` prunes each layer, by
+        magnitude, below so many standard deviations of its weights (Han et al. 2015), or is a dict. `alpha` keeps
+        what a Wald test finds different from zero at that level, `fdr` what it finds with that false discovery rate (of
+        each target, or of all with scope "global"). `uncertainty` is for this pruning alone, such as sigmas that were
+        estimated for it. With `dry_run` nothing changes. On any error the model is as it was.
         """
-        masks, report = self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr), uncertainty))
+        request = Request(sparsity, threshold, alpha, fdr, quality)
+        masks, report = self._subject.choose(self._plan(request, uncertainty))
         if dry_run:
             return replace(report, dry_run=True)
         if self._subject.guard.loaded:
@@ -125,13 +128,14 @@ class Pruner(PrunerView):
         self,
         sparsity: Sparsity | None = None,
         *,
-        threshold: float | None = None,
+        threshold: Limit | None = None,
         alpha: float | None = None,
         fdr: float | None = None,
+        quality: Limit | None = None,
         uncertainty: SigmaSource | None = None,
     ) -> tuple[dict[str, Tensor], Report]:
         """The masks that `prune` would set, and its report; nothing changes."""
-        return self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr), uncertainty))
+        return self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr, quality), uncertainty))
 
     def scores(self) -> dict[str, Tensor]:
         """The score of each weight, by parameter name: -inf where pruned, negative where dead, NaN off target."""

@@ -19,6 +19,24 @@ def test_spelling_is_one_for_one_method() -> None:
     assert float(parse("pseudo:0.12345678901").text.split(":")[1]) == 0.12345678901
 
 
+def test_the_librarys_names_are_read_too() -> None:
+    same = {"magnitude": "abs", "ABS@lamp": "abs@lamp", "second-moment:1": "moment:1", "pseudo-bootstrap:0": "pseudo:0"}
+    for text, row in same.items():
+        assert parse(text) == parse(row)
+        assert parse(text).text == row
+    with pytest.raises(SettingsError, match="abs is there twice"):
+        methods_of(settings("cifar10", rows=("abs", "magnitude")))
+
+
+def test_an_infinite_lambda_is_abs() -> None:
+    model, sigma = net()
+    row = parse("pseudo:inf")
+    assert (row.text, row.label) == ("pseudo:inf", "M&U pseudo bootstrap λ*=inf")
+    masks, report = choose(row, model, 0.7, 0, {"fc.weight": sigma}, None)
+    assert torch.equal(masks["fc.weight"], choose(parse("abs"), model, 0.7, 0, {}, None)[0]["fc.weight"])
+    assert (report.criterion, report.uncertainty) == ("Magnitude()", "")
+
+
 def test_labels() -> None:
     assert parse("abs").label == "ABS"
     assert parse("pseudo:0.0001:formula").label == "M&U pseudo bootstrap λ*=1e-4, formula"
@@ -30,12 +48,13 @@ def test_labels() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("magnitude", "unknown row 'magnitude'; known: abs, random, dense, pseudo:LAMBDA"),
+        ("magnitud", "unknown row 'magnitud'; known: abs, random, dense, pseudo:LAMBDA"),
+        ("wald:1", "unknown row 'wald:1'"),
         ("pseudo", "unknown row 'pseudo'"),
         ("abs:1", "unknown row 'abs:1'"),
         ("pseudo:big", "'big' is no lambda*, give a number as in pseudo:0.1"),
         ("pseudo:-1", "lambda* must be at least 0"),
-        ("pseudo:inf", "lambda* must be at least 0"),
+        ("pseudo:-inf", "lambda* must be at least 0"),
         ("pseudo:nan", "lambda* must be at least 0"),
         ("pseudo:1:upside", "unknown mark 'upside'; known: formula, permuted, inverted"),
         ("moment:1:formula", "leave out formula"),

@@ -32,6 +32,22 @@ class Layer(Allocation):
         return {name: layer_count(size, sparsity) for name, size in scores.sizes.items()}
 
 
+@allocation("module")
+@dataclass(frozen=True)
+class Module(Allocation):
+    """Every module is pruned to the same sparsity, its targets counted as one: weight and bias, an LSTM's two matrices.
+
+    They have one count, one order, and one std for lambda (`relative_to="layer"`). Biases are in it where they are
+    targets: `targets=["fc1", "fc1.bias"]`. The layers of a recurrent module are apart, and so are single experts.
+    """
+
+    whole_layers: ClassVar[bool] = True
+
+    def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
+        """How many weights of each tensor the order of its module keeps."""
+        return {name: count for layer in scores.by_layer() for name, count in _in_common(layer, sparsity).items()}
+
+
 @allocation("row")
 @dataclass(frozen=True)
 class Row(Allocation):

@@ -156,6 +156,11 @@ class Criterion(ABC):
         """What has to be gathered for it while the model trains; the Pruner does so."""
         return None
 
+    @property
+    def simplest(self) -> "Criterion":
+        """The plainest criterion with the same order, which is used in its place: itself, unless its fields allow."""
+        return self
+
     @abstractmethod
     def __call__(self, stats: WeightStats) -> Tensor:
         """One score for each weight, in the shape of `stats.weight`."""
@@ -165,6 +170,7 @@ class Allocation(ABC):
     """How many weights does each tensor keep? Counts, so that it fits every criterion and every pattern."""
 
     together: ClassVar[bool] = False  # whether it compares the scores of different tensors
+    whole_layers: ClassVar[bool] = False  # whether the tensors of a module are one layer, here and for lambda
 
     @abstractmethod
     def __call__(self, scores: Scores, sparsity: float) -> Mapping[str, Count]:

@@ -6,7 +6,8 @@ A spelling names a row of the table, a flag of the command line and a folder of 
 B steps), `every` (B steps over the whole training), `moment`, `bootstrap` (independent initialisations),
 `bootstrap-same`, `bootstrap-warm`; then, each after a colon, `formula` (the paper's, dead weights by the formula),
 `permuted` (sigma shuffled among each layer's surviving weights) or `inverted` (the lowest scores are kept). Last, after
-an @, how many each layer keeps, if it is not the same share of each: `moment:1@lamp`, `abs@erk`.
+an @, how many each layer keeps, if it is not the same share of each: `moment:1@lamp`, `abs@erk`. The library's other
+names for the same parts are read too: `magnitude` is `abs`, `second-moment:1` is `moment:1`; `moment:inf` is ABS.
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ import prunewald as pw
 from prunewald.core.allocation import LAMP
 from prunewald.core.base import Allocation, Criterion
 from prunewald.lab.settings import Settings, SettingsError
+from prunewald.util.registry import names
 
 REFERENCE, CONTROL = "abs", "dense"
 SIGMAS = ("pseudo", "every", "moment", "bootstrap", "bootstrap-same", "bootstrap-warm")
@@ -106,6 +108,7 @@ def parse(text: str) -> Method:
     own, at, scope = text.partition("@")
     scope = _scope(text, scope) if at else EACH_ALIKE
     head, *rest = own.split(":")
+    head = next((name for name in _also(head) if name in _NAMES), head)
     if head == CONTROL and at:
         raise SettingsError(f"row {text!r}: nothing of it is pruned, leave out @{scope}")
     if head in (REFERENCE, CONTROL, "random") and not rest:
@@ -119,7 +122,7 @@ def parse(text: str) -> Method:
         lam = float(rest[0])
     except ValueError:
         raise SettingsError(f"row {text!r}: {rest[0]!r} is no lambda*, give a number as in {head}:0.1") from None
-    if not 0 <= lam < float("inf"):
+    if not lam >= 0:
         raise SettingsError(f"row {text!r}: lambda* must be at least 0")
     if unknown := set(rest[1:]) - set(_MARKS):
         raise SettingsError(f"row {text!r}: unknown mark {sorted(unknown)[0]!r}; known: {', '.join(_MARKS)}")
@@ -130,6 +133,11 @@ def parse(text: str) -> Method:
             f"row {text!r}: this sigma is scaled layer by layer, so one order over all compares nothing"
         )
     return Method(head, lam, frozenset(rest[1:]), scope)
+
+
+def _also(head: str) -> list[str]:
+    """All names of what a row begins with, as the library knows it."""
+    return [*names("criterion", head), *names("uncertainty", head)]
 
 
 def _scope(text: str, scope: str) -> str:
@@ -191,6 +199,8 @@ def _permuted(sigma: Mapping[str, Tensor], seed: int, alive: Mapping[str, Tensor
 def _short(number: float) -> str:
     """0.01, 1e-4: the shortest spelling."""
     plain = repr(number).removesuffix(".0")
+    if number == float("inf"):
+        return plain
     mantissa, _, power = f"{number:e}".partition("e")
     short = f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
     return short if float(short) == number and len(short) < len(plain) else plain

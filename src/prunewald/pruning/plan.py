@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -10,7 +11,7 @@ from torch.optim import Optimizer
 from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Statistic, Uncertainty
 from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Wald
 from prunewald.model.optimizers import stepped_by, why_no_mean_square
-from prunewald.model.slices import Slice, Slices
+from prunewald.model.slices import Slice, Slices, layer_of
 from prunewald.model.targets import match
 from prunewald.uncertainty.second_moment import SecondMoment
 from prunewald.util.arguments import real, share, whole
@@ -18,6 +19,7 @@ from prunewald.util.registry import make
 from prunewald.util.text import some
 
 Sparsity: TypeAlias = float | Mapping[str, float]
+Limit: TypeAlias = float | Mapping[str, float]  # a threshold, or what it is in units of a std; by layer in a dict
 SigmaSource: TypeAlias = Online | Mapping[str, Tensor] | str  # what a caller may give for an uncertainty
 _SHOWN = 6  # so many names of what was left out are listed
 
@@ -51,7 +53,7 @@ class Choices:
         total_steps: int | None = None,
     ) -> "Choices":
         """From parts, short names, classes, functions, or a dict of sigmas; a schedule is for so many steps in all."""
-        chosen = None if criterion is None else make("criterion", criterion)
+        chosen: Criterion | None = None if criterion is None else make("criterion", criterion).simplest
         sigma = None if uncertainty is None else online(uncertainty)
         if sigma is None and chosen is not None and chosen.uses_sigma:
             sigma = _SECOND_MOMENT
@@ -117,12 +119,13 @@ def online(given: object) -> Online:
 
 @dataclass(frozen=True)
 class Request:
-    """How much a caller asks for: one of a sparsity, a threshold, a level and a false discovery rate."""
+    """How much a caller asks for: one of a sparsity, a threshold, a level, a false discovery rate and a quality."""
 
     sparsity: Sparsity | None = None
-    threshold: float | None = None
+    threshold: Limit | None = None
     alpha: float | None = None
     fdr: float | None = None
+    quality: Limit | None = None
     rising: bool = False  # whether a sparsity below the present one changes nothing, rather than being an error
 
     def checked(self, pattern: Pattern) -> "Request":
@@ -131,6 +134,7 @@ class Request:
         Where nothing is asked for and the pattern fixes its own sparsity, as n-of-m does, it is a request for that.
         """
         asked = {"sparsity": self.sparsity, "threshold": self.threshold, "alpha": self.alpha, "fdr": self.fdr}
+        asked["quality"] = self.quality
         given = [name for name, value in asked.items() if value is not None]
         if not given and pattern.sparsity is not None:
             return replace(self, sparsity=pattern.sparsity)
@@ -143,18 +147,27 @@ class Request:
         return self
 
     def _check_values(self) -> None:
-        if self.threshold is not None:
-            real("threshold", self.threshold)
         for name, level in (("alpha", self.alpha), ("fdr", self.fdr)):
             if level is not None:
                 real(name, level, above=0, below=1)
-        if isinstance(self.sparsity, Mapping):
-            if not self.sparsity:
-                raise ValueError("sparsity={} names no layer: give a share for one at least, as in prune({'fc1': 0.9})")
-            for name, part in self.sparsity.items():
-                share(f"sparsity for {name!r}", part)
-        elif self.sparsity is not None:
-            share("sparsity", self.sparsity)
+        if isinstance(self.sparsity, Mapping) and not self.sparsity:
+            raise ValueError("sparsity={} names no layer: give a share for one at least, as in prune({'fc1': 0.9})")
+        numbers = (self.sparsity, "sparsity", share), (self.threshold, "threshold", real)
+        for given, name, check in (*numbers, (self.quality, "quality", partial(real, least=0))):
+            for key, number in given.items() if isinstance(given, Mapping) else ():
+                check(f"{name} for {key!r}", number)
+            if given is not None and not isinstance(given, Mapping):
+                check(name, given)
+
+    def by_slice(self, model: nn.Module, slices: Slices, scope: Allocation) -> "Request":
+        """The same, but all that is by layer is by the names of the slices."""
+        found: dict[str, Any] = {}
+        for what in ("sparsity", "threshold", "quality"):
+            if isinstance(given := vars(self)[what], Mapping):
+                found[what] = by_slice(model, slices, given, what)
+                if scope.whole_layers:
+                    found[what] = _by_whole_layer(slices, found[what])
+        return replace(self, **found)
 
 
 @dataclass(frozen=True)
@@ -163,6 +176,7 @@ class Plan:
 
     request: Request
     shares: Sparsity | None  # the sparsity asked for; where it is by layer, by the names of the slices
+    limits: Limit | None  # the same for a threshold, or for a quality
     criterion: Criterion
     uncertainty: Online | None  # None: the criterion needs no sigma
     scope: Allocation
@@ -190,6 +204,8 @@ def resolve(
     stepping = stepped_by(params, optimizers)
     if tests:
         criterion = _WALD
+    elif request.quality is not None:
+        criterion = _by_size(criterion, request.quality)
     elif criterion is None and sigma is not None:
         criterion = _TAU
     elif criterion is None and (missing := why_no_mean_square(params, stepping)):
@@ -208,10 +224,21 @@ def resolve(
         notes.append(_left_out(slices.left_out))
     if slices.adapted:
         notes.append(_ADAPTED.format(some(slices.adapted, _SHOWN)))
-    shares = request.sparsity
-    if isinstance(shares, Mapping):
-        shares = by_slice(model, slices, shares)
-    return Plan(request, shares, criterion, sigma, choices.scope, choices.pattern, tests, tuple(notes))
+    named = request
+    if any(isinstance(given, Mapping) for given in (request.sparsity, request.threshold, request.quality)):
+        named = request.by_slice(model, slices, choices.scope)
+    limits = named.threshold if named.quality is None else named.quality
+    return Plan(request, named.sparsity, limits, criterion, sigma, choices.scope, choices.pattern, tests, tuple(notes))
+
+
+def _by_size(criterion: Criterion | None, quality: Limit) -> Criterion:
+    """The criterion of a pruning that compares |w| with the std of its layer: one whose scores are |w|."""
+    if criterion is not None and not criterion.is_magnitude:
+        raise ValueError(
+            f"quality={quality!r} compares |w| with the std of its layer, and the criterion is {criterion!r}: "
+            "criterion='magnitude', or threshold=... for scores of that criterion"
+        )
+    return criterion or _MAGNITUDE
 
 
 def _left_out(names: Sequence[str]) -> str:
@@ -262,6 +289,15 @@ def by_slice(
         globbed = globbed | hit if _is_glob(key) else globbed - hit
         result |= dict.fromkeys(hit, value)
     return result
+
+
+def _by_whole_layer(slices: Sequence[Slice], named: Mapping[str, float]) -> dict[str, float]:
+    """The same, with what nobody named in a layer of which one share was asked: a bias goes with its weight."""
+    shares: dict[str, set[float]] = {}
+    for part in slices:
+        shares.setdefault(layer_of(part), set()).update([named[part.name]] if part.name in named else [])
+    given = {part.name: shares[layer_of(part)] for part in slices if part.name not in named}
+    return {**named, **{name: share for name, found in given.items() if len(found) == 1 for share in found}}
 
 
 def _is_glob(key: str) -> bool:

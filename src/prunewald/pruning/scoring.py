@@ -1,7 +1,7 @@
 """From weights and sigmas to scores: what every tensor's criterion is given, computed when asked for."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from prunewald.core.base import Estimate
 from prunewald.core.ranking import Ranked, Scores, zeros_last
 from prunewald.core.weights import Group, Weight, WeightStats, spread
-from prunewald.model.slices import Slice
+from prunewald.model.slices import Slice, layer_of
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.plan import Plan
 from prunewald.pruning.watching import Reading
@@ -40,12 +40,21 @@ class PlannedScores(Scores):
     compares tensors goes through them again.
     """
 
-    def __init__(self, plan: Plan, slices: Sequence[Slice], weights: Mapping[str, Weight], reading: Reading) -> None:
-        self._plan, self._weights, self._reading = plan, weights, reading
+    def __init__(
+        self,
+        plan: Plan,
+        slices: Sequence[Slice],
+        weights: Mapping[str, Weight],
+        reading: Reading,
+        prunable: Callable[[], Iterable[Tensor]] = tuple,  # all weights of the model, wanted for their spread alone
+    ) -> None:
+        self._plan, self._weights, self._reading, self._prunable = plan, weights, reading, prunable
         self._slices = {part.name: part for part in slices}
         pairs = [(part, weights[part.param].param) for part in slices]
         super().__init__({s.name: p.shape if s.index is None else s.take(p).shape for s, p in pairs})
         self.layouts = {part.name: part.layout for part in slices if part.layout is not None}
+        if plan.scope.whole_layers:
+            self.layers = {part.name: layer_of(part) for part in slices}
         self._kept: dict[str, Ranked] | None = {} if sum(self.sizes.values()) <= _KEPT else None
         self._spreads: dict[str, float] = {}
         self._last: tuple[Weight, Estimate] | None = None
@@ -56,6 +65,15 @@ class PlannedScores(Scores):
         """The weights of one slice."""
         part = self._slices[name]
         return part.take(self._weights[part.param].param.detach())
+
+    def spread(self, name: str, group: Group = "layer") -> float:
+        """The standard deviation of the survivors of a slice, or of a group that it is in, computed once."""
+        if group == "layer" and name not in self.layers:
+            return self._weights[self._slices[name].param].spread
+        key = {"slice": name, "layer": f"layer {self.layers.get(name)}"}.get(group, f"all of the {group}")
+        if key not in self._spreads:
+            self._spreads[key] = spread(self._living(name, group), repr(key) if group == "slice" else key)
+        return self._spreads[key]
 
     def __getitem__(self, name: str) -> Ranked:
         if self._kept is None or name not in self._kept:
@@ -71,6 +89,8 @@ class PlannedScores(Scores):
         value, grad = whole.param.detach(), whole.param.grad
         if whole.average is not None:
             value = whole.average.to(value.device)
+        if self.layers and whole.scale is None and self._plan.uncertainty is not None:
+            self._set_scale_(part, whole)
         if self._plan.uncertainty is None:
             sigma, dead = None, None
         elif part.index is None:
@@ -89,7 +109,7 @@ class PlannedScores(Scores):
             alive,
             sigma,
             dead,
-            lambda group: whole.spread if group == "layer" else self._spread(group, part),
+            lambda group: whole.spread if group == "layer" and not self.layers else self.spread(part.name, group),
             None if grad is None else grad.to(wide),
             None if statistic is None else statistic.to(value.device),
         )
@@ -99,6 +119,14 @@ class PlannedScores(Scores):
         if self._last is None or self._last[0] is not whole:
             self._last = whole, self._reading.sigma(whole)
         return self._last[1]
+
+    def _set_scale_(self, part: Slice, whole: Weight) -> None:
+        """Give a parameter the scale of sigma that the largest in its layer finds: one layer has one scale."""
+        beside = (s.param for s in self._slices.values() if self.layers[s.name] == self.layers[part.name])
+        first = max((self._weights[name] for name in beside), key=lambda one: one.param.numel())
+        if first is not whole:
+            self._reading.sigma(first)
+            whole.scale = first.scale
 
     def _ranked(self, stats: WeightStats) -> Ranked:
         """Score one slice; what is pruned already ranks below everything."""
@@ -114,11 +142,13 @@ class PlannedScores(Scores):
         ordered = zeros_last(score.to(self._dtype), stats.weight, stats.alive)
         return Ranked(ordered, stats.weight.to(self._dtype), stats.dead)
 
-    def _spread(self, group: Group, part: Slice) -> float:
-        """The standard deviation of the survivors of a slice, or of all slices, computed once."""
-        key = part.name if group == "slice" else ""
-        if key not in self._spreads:
-            pairs = [(s, self._weights[s.param]) for s in ([part] if key else self._slices.values())]
-            living = [(s.take(w.param), None if w.alive is None else s.take(w.alive)) for s, w in pairs]
-            self._spreads[key] = spread(living, repr(key) if key else "all targets")
-        return self._spreads[key]
+    def _living(self, name: str, group: Group) -> list[tuple[Tensor, Tensor | None]]:
+        """The tensors of a group, each with the mask of its survivors."""
+        if group == "slice" or group == "targets":
+            pairs = [(s, self._weights[s.param]) for s in self._slices.values() if group == "targets" or s.name == name]
+            return [(s.take(w.param), None if w.alive is None else s.take(w.alive)) for s, w in pairs]
+        within = [s for s in self._slices.values() if group == "model" or self.layers[s.name] == self.layers[name]]
+        own = [self._weights[param] for param in dict.fromkeys(s.param for s in within)]
+        known = {id(weight.param) for weight in own}
+        others = self._prunable() if group == "model" else ()
+        return [(w.param, w.alive) for w in own] + [(p, None) for p in others if id(p) not in known]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from prunewald.distributed import in_group, refuse_sharded
 from prunewald.model.modules import plain
 from prunewald.model.optimizers import forget_, forget_history_
 from prunewald.model.slices import Slice
+from prunewald.model.targets import prunable
 from prunewald.pruning.describing import describe, lost_rows
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
@@ -71,7 +73,7 @@ class Subject:
         weights, reading = self._read(plan.uncertainty)
         for name, average in reading.averages().items() if plan.tests else ():
             weights[name].average = average
-        return PlannedScores(plan, self.slices, weights, reading), reading
+        return PlannedScores(plan, self.slices, weights, reading, partial(prunable, self.model)), reading
 
     def estimates(self, sigma: Online) -> dict[str, Estimate]:
         """What an estimator tells of each parameter."""

@@ -17,7 +17,7 @@ from prunewald.util.notices import warn
 from prunewald.util.registry import brief, uncertainty
 
 
-@uncertainty("pseudo-bootstrap")
+@uncertainty("pseudo-bootstrap", "pseudo")
 @dataclass(frozen=True)
 class PseudoBootstrap(Online):
     """std of each weight over the last `last` steps.  Ko, Oehmcke & Gieseke (2019), Algorithm 1.

@@ -20,7 +20,7 @@ _VARIANCE = "the mean squared residual of the fit, such as F.mse_loss over the t
 _PROPER = "give SecondMoment samples=, batch_size= and likelihood= for one"
 
 
-@uncertainty("second-moment")
+@uncertainty("second-moment", "moment")
 @dataclass(frozen=True)
 class SecondMoment(Online):
     """sigma proportional to 1 / sqrt(v), v the mean squared gradient: the diagonal-Fisher standard error, free of cost.
