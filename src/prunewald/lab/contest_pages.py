@@ -1,0 +1,102 @@
+"""What the contest is shown as: a table and a figure for each network, and the bar over all of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from prunewald.figures import write
+from prunewald.lab.bar import bar_text, verdicts
+from prunewald.lab.contest_figure import draw
+from prunewald.lab.methods import parse
+from prunewald.lab.records import data_of, read_records
+from prunewald.lab.standing import Standing, adjusted, standings
+from prunewald.util.files import replacing
+from prunewald.util.tables import text_table
+
+_HEAD = [
+    "pruned",
+    "row",
+    "try",
+    "n",
+    "at once",
+    "retrained",
+    "change",
+    "median",
+    "worst",
+    "over ABS, same counts",
+    "p Holm",
+]
+_NOTES = """accuracies in %, of the test set; differences in points with 95 % intervals, paired, on the same networks
+try: what validation images chose of as many tries for every row; at once: with BatchNorm's statistics measured anew,
+where it has any; change, median, worst: retrained - dense; * p < 0.05, Holm over all tests of all networks"""
+
+
+def contest_pages(out: str | Path) -> str:
+    """Write table, numbers and figure of every network in a folder of the contest, and the bar; returns the texts."""
+    folders = sorted(file.parent for file in Path(out).glob("*/settings.json"))
+    every = [one for folder in folders for one in standings(title_of(folder), read_records(folder))]
+    found, texts = adjusted(every), []
+    for folder in folders:
+        own = [one for one in found if one.network == title_of(folder)]
+        if own:
+            texts.append(_head(folder, own) + "\n\n" + table(own))
+            _write(folder / "contest.txt", texts[-1] + "\n")
+            _write(folder / "contest.json", json.dumps([_plain(one) for one in own], indent=1) + "\n")
+            write(draw(own, _head(folder, own)), folder / "contest.png")
+    bar = bar_text(verdicts(found))
+    _write(Path(out) / "bar.txt", bar + "\n")
+    return "\n\n".join([bar, *texts])
+
+
+def title_of(folder: Path) -> str:
+    """The name of the network whose results are in a folder."""
+    return folder.resolve().name.removesuffix("-contest")
+
+
+def table(found: Sequence[Standing]) -> str:
+    """The standings of one network, level by level, the best row first."""
+    rows, gaps = [], []
+    for level, group in groupby(sorted(found, key=lambda one: (one.level, -one.retrained)), key=lambda one: one.level):
+        gaps.append(len(rows))
+        for place, one in enumerate(group):
+            rows.append([f"{100 * level:g} %" if not place else "", *_cells(one)])
+    tries = sorted({one.tries for one in found})
+    said = f"tries of each row: {' or '.join(map(str, tries))}, the same for all rows of a level"
+    return "\n".join([text_table(_HEAD, rows, left={1, 2, 6, 9}, gaps=gaps[1:]), "", _NOTES, said])
+
+
+def _head(folder: Path, own: Sequence[Standing]) -> str:
+    identity = json.loads((folder / "settings.json").read_bytes())["identity"]
+    shown = ("network", "optimizer", "lr", "dropout", "epochs", "retrain_epochs", "batch_size")
+    usual = {"network": "paper", "optimizer": "rmsprop"}
+    said = ", ".join(f"{name.replace('_', ' ')} {identity.get(name, usual.get(name))}" for name in shown)
+    n = max(one.n for one in own)
+    return f"{title_of(folder)}: {n} networks, dense {own[0].dense:.2f} %\n{data_of(folder)}\n{said}"
+
+
+def _cells(one: Standing) -> list[str]:
+    star = "" if one.p_holm is None else f"{one.p_holm:.2g}" + ("*" if one.p_holm < 0.05 else " ")
+    numbers = [
+        f"{one.at_once:.2f}",
+        f"{one.retrained:.2f}",
+        _shown(one.change),
+        f"{one.median:+.2f}",
+        f"{one.worst:+.2f}",
+    ]
+    return [parse(one.row).label, one.chosen, str(one.n), *numbers, _shown(one.gain), star]
+
+
+def _shown(difference: Any) -> str:
+    return "" if difference is None else str(difference)
+
+
+def _plain(one: Standing) -> dict[str, Any]:
+    return {name: value for name, value in asdict(one).items() if name != "records"}
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as file:
+        file.write(text.encode())
