@@ -48,42 +48,45 @@ def verdicts(found: Iterable[Standing]) -> list[Verdict]:
 
 def _here(network: str, level: float, rows: dict[str, Standing]) -> list[Verdict]:
     """The claims that are of one network at one level."""
-    where, default, same, layer = (
-        f"{network} {100 * level:g} %",
-        rows[DEFAULT],
-        rows.get(SAME_COUNTS),
-        rows.get(EACH_LAYER),
-    )
-    told = []
-    if same is not None:
-        gap = difference(default.records, same.records, confidence=_ONE_SIDED)
-        told.append(_not_below(1, where, gap, _needed(network)))
-        if level >= 0.95 and same.dense - same.retrained > 1:
-            better = default.gain is not None and default.gain.mean > 0 and (default.p_holm or 0.0) < 0.05
-            p = "" if default.p_holm is None else f", p Holm {default.p_holm:.2g}"
-            told.append(Verdict(2, where, better, f"{default.gain}{p}, ABS loses {same.dense - same.retrained:.2f}"))
-    best = max(rows.values(), key=lambda one: one.at_once)
-    gap = difference(default.records, best.records, pruned=True, confidence=_ONE_SIDED)
-    if best is default or gap is None:
-        told.append(
-            Verdict(4, where, best is default or None, f"{default.at_once:.2f} %, best {best.at_once:.2f}, {best.row}")
-        )
-    else:
-        said = f"{default.at_once:.2f} %, {_bound(gap)} over {best.row}"
-        told.append(Verdict(4, where, gap.high >= -MARGIN, said))
-    if level == 0.9 and layer is not None and (loss := layer.dense - layer.retrained) > 0.5:
+    where, default = f"{network} {100 * level:g} %", rows[DEFAULT]
+    found = [_at_once(default, rows.values())]
+    if (same := rows.get(SAME_COUNTS)) is not None:
+        found.append(_not_below(default, same))
+        if level >= 0.95 and (loss := same.dense - same.retrained) > 1:
+            found.append(_better(default, loss))
+    if level == 0.9 and (layer := rows.get(EACH_LAYER)) is not None and (loss := layer.dense - layer.retrained) > 0.5:
         own = default.dense - default.retrained
-        told.append(Verdict(5, where, own <= loss / 2, f"loses {own:.2f}, per-layer ABS {loss:.2f}"))
-    return told
+        found.append((5, own <= loss / 2, f"loses {own:.2f}, per-layer ABS {loss:.2f}"))
+    enough = default.n >= _needed(network)
+    few = f", n = {default.n}" + ("" if enough else f" of {_needed(network)}")
+    return [Verdict(claim, where, _told(holds, enough), said + few) for claim, holds, said in found]
 
 
-def _not_below(claim: int, where: str, gap: Difference | None, needed: int) -> Verdict:
-    if gap is None:
-        return Verdict(claim, where, None, "a single network")
-    lost = gap.high < -MARGIN
-    enough = gap.n >= needed
-    few = "" if enough else f" of {needed}"
-    return Verdict(claim, where, False if lost else True if enough else None, f"{_bound(gap)}, n = {gap.n}{few}")
+def _told(holds: bool | None, enough: bool) -> bool | None:
+    """What fails fails with few networks too; what holds has to hold with as many as were promised."""
+    return holds if enough or holds is False else None
+
+
+def _not_below(default: Standing, same: Standing) -> tuple[int, bool | None, str]:
+    gap = difference(default.records, same.records, confidence=_ONE_SIDED)
+    return (1, None, "a single network") if gap is None else (1, gap.high >= -MARGIN, _bound(gap))
+
+
+def _better(default: Standing, loss: float) -> tuple[int, bool | None, str]:
+    said = f"{default.gain}, ABS loses {loss:.2f}"
+    if default.gain is None or default.p_holm is None:
+        return 2, None, said
+    return 2, default.gain.mean > 0 and default.p_holm < 0.05, f"{said}, p Holm {default.p_holm:.2g}"
+
+
+def _at_once(default: Standing, rows: Iterable[Standing]) -> tuple[int, bool | None, str]:
+    best = max(rows, key=lambda one: one.at_once)
+    said = f"{default.at_once:.2f} %"
+    if best is default:
+        return 4, True, f"{said}, the best"
+    gap = difference(default.records, best.records, pruned=True, confidence=_ONE_SIDED)
+    holds = None if gap is None else gap.high >= -MARGIN
+    return 4, holds, f"{said}, {best.row} {best.at_once:.2f}" + ("" if gap is None else f": {_bound(gap)}")
 
 
 def _averages(places: Sequence[dict[str, Standing]]) -> list[Verdict]:
@@ -94,12 +97,16 @@ def _averages(places: Sequence[dict[str, Standing]]) -> list[Verdict]:
         for rows in places:
             if row in rows:
                 by_network.setdefault(rows[row].network, []).append(rows)
-        gaps = [gap for own in by_network.values() if (gap := _over_levels(own, row)) is not None]
+        found = {network: _over_levels(own, row) for network, own in by_network.items()}
+        gaps = [gap for gap in found.values() if gap is not None]
         if gaps:
+            enough = all(gap is not None and gap.n >= _needed(network) for network, gap in found.items())
             mean = statistics.fmean(gap.mean for gap in gaps)
             error = math.sqrt(sum(_error(gap) ** 2 for gap in gaps)) / len(gaps)
-            said = f"{mean:+.2f}, at most {mean + _Z * error:+.2f}, {len(gaps)} networks"
-            told.append(Verdict(3, f"over {row}", mean + _Z * error >= 0, said))
+            said = f"{mean:+.2f}, at most {mean + _Z * error:+.2f}, {len(gaps)} networks" + (
+                "" if enough else ", some of too few seeds"
+            )
+            told.append(Verdict(3, f"over {row}", _told(mean + _Z * error >= 0, enough), said))
     return told
 
 
@@ -109,11 +116,11 @@ def _over_levels(places: Sequence[dict[str, Standing]], row: str) -> Difference 
     seeds = set.intersection(*(set(own) & set(other) for own, other in pairs))
     if len(seeds) < 2:
         return None
-    means = [
+    own, other = (
         [100 * statistics.fmean(pair[side][seed].retrained for pair in pairs) for seed in sorted(seeds)]
         for side in (0, 1)
-    ]
-    return paired(*means, confidence=_ONE_SIDED)
+    )
+    return paired(own, other, _ONE_SIDED)
 
 
 def _error(gap: Difference) -> float:

@@ -24,7 +24,7 @@ def draw(found: Sequence[Standing], title: str) -> Any:
 
     levels = sorted({one.level for one in found})
     names = _criteria(found)
-    figure = Figure(figsize=(2.4 + 2.6 * len(levels), 1.6 + 0.32 * len(names)), layout="constrained")
+    figure = Figure(figsize=(max(8.0, 2.6 + 3.2 * len(levels)), 1.6 + 0.32 * len(names)), layout="constrained")
     panels = figure.subplots(1, len(levels), sharey=True, squeeze=False)[0]
     for axes, level in zip(panels, levels, strict=True):
         for one in (one for one in found if one.level == level):
@@ -47,7 +47,7 @@ def _criterion(row: str) -> str:
 
 
 def _criteria(found: Sequence[Standing]) -> list[str]:
-    """The criteria, those first that are best on average with the allocation that has most of them."""
+    """The criteria, first what ends highest at any level with any allocation."""
     changes: dict[str, list[float]] = {}
     for one in found:
         changes.setdefault(_criterion(one.row), []).append(one.retrained - one.dense)
@@ -68,7 +68,7 @@ def _finish(axes: "Axes", level: float) -> None:
     axes.axvline(0, color="0.5", linewidth=0.9)
     axes.set_xscale("symlog", linthresh=1, linscale=1)
     low, high = axes.get_xlim()
-    ticks = [tick for tick in (-50, -20, -5, -2, -1, 0, 1, 2, 5) if low <= tick <= high]
+    ticks = [tick for tick in (-50, -20, -5, -1, 0, 1, 5) if low <= tick <= high]
     axes.set_xticks(ticks, [f"{tick:g}".replace("-", "\N{MINUS SIGN}") for tick in ticks])
     axes.set_xticks([], minor=True)
     axes.grid(color="0.92", linewidth=0.6)

@@ -58,7 +58,8 @@ def title_of(folder: Path) -> str:
 
 def table(found: Sequence[Standing]) -> str:
     """The standings of one network, level by level, the best row first."""
-    rows, gaps = [], []
+    rows: list[list[str]] = []
+    gaps: list[int] = []
     for level, group in groupby(sorted(found, key=lambda one: (one.level, -one.retrained)), key=lambda one: one.level):
         gaps.append(len(rows))
         for place, one in enumerate(group):
@@ -74,7 +75,7 @@ def _head(folder: Path, own: Sequence[Standing]) -> str:
     usual = {"network": "paper", "optimizer": "rmsprop"}
     said = ", ".join(f"{name.replace('_', ' ')} {identity.get(name, usual.get(name))}" for name in shown)
     n = max(one.n for one in own)
-    return f"{title_of(folder)}: {n} networks, dense {own[0].dense:.2f} %\n{data_of(folder)}\n{said}"
+    return f"{title_of(folder)}: {n} networks, dense {own[0].dense:.2f} %; {data_of(folder)}\n{said}"
 
 
 def _cells(one: Standing) -> list[str]:

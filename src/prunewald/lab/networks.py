@@ -131,7 +131,13 @@ class Networks:
         epochs = self.settings.retrain_epochs
         window = self._window(epochs) if collect else []
         rows = self.train_rows(start.seeds)
-        more = {"start": start, "masks": masks, "first_epoch": first_epoch, "collect": window, "rate": rate}
+        more: dict[str, Any] = {
+            "start": start,
+            "masks": masks,
+            "first_epoch": first_epoch,
+            "collect": window,
+            "rate": rate,
+        }
         return self._train(start.seeds, rows, epochs, folder, **more)
 
     def replicas(self, trained: Result, start: str, count: int, folder: Path | None = None) -> Result:

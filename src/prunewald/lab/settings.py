@@ -187,7 +187,6 @@ PAPER |= {
     ),
 }
 # The contest, `prunewald compare`. It was fixed, seeds and all, before any test figure of it was read.
-_ALLOCATIONS = ("lamp", "layer", "erk", "lamp-score")
 _BASELINES = ("random", "wanda", "obd", "fisher:1", "taylor", "platon", "movement", "snip", "pseudo:0.1")
 CONTEST_ROWS = (
     *("abs@lamp", "moment:1@lamp", "abs", "moment:1", "abs@erk", "moment:1@erk", "moment:1@lamp-score"),
@@ -258,9 +257,10 @@ _QUICK_CONTEST: dict[str, Any] = {
     "epochs": 2,
     "retrain_epochs": 1,
     "levels": (0.9,),
+    "rows": ("abs@lamp", "moment:1@lamp", "abs", "wanda@lamp", "platon@lamp"),
     "tries": 2,
     "watch": 1,
-    "images": 600,
+    "images": 400,
     "calibration": 200,
 }
 _QUICK: dict[str, dict[str, Any]] = {
