@@ -24,6 +24,7 @@ from prunewald.lab.settings import Settings
 
 Table = dict[str, Tensor]
 _BATCH = 128  # images of a pass at the trained network
+_SMALL = 100_000  # parameters
 
 
 def collected(settings: Settings) -> tuple[str, ...]:
@@ -96,6 +97,12 @@ class Networks:
         """The names of the weights that are pruned."""
         with pw.Pruner(build(self.make, 0), criterion="magnitude", **targets_of(self.settings.prune)) as pruner:
             return list(pruner.targets())
+
+    @cached_property
+    def chooses_on(self) -> torch.device:
+        """Where masks are found: of a small network on the CPU, which takes less time than asking a GPU so often."""
+        count = sum(param.numel() for param in build(self.make, 0).parameters())
+        return self.x.device if count > _SMALL else torch.device("cpu")
 
     @cached_property
     def normalised(self) -> bool:

@@ -67,8 +67,6 @@ class Pieces:
         A few networks take nearly as long as twice as many, so that a much smaller piece would not end in time either.
         """
         left = self.hard - time.monotonic()
-        if left <= 0:
-            raise Over
         known = self.seconds.get(what)
         if known is None or left == float("inf"):
             return size
@@ -84,5 +82,5 @@ class Pieces:
 
     def check_time(self) -> None:
         """Raise `Over` once the deadline has passed."""
-        if time.monotonic() > self.deadline:
+        if time.monotonic() > min(self.deadline, self.hard):
             raise Over

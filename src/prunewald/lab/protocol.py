@@ -71,6 +71,8 @@ class Protocol:
     environment: dict[str, Any]
     say: Callable[[str], None]
     known: dict[int, float] = field(default_factory=dict)  # dense accuracies
+    tables: dict[tuple[int, str], Table] = field(default_factory=dict)  # what passes measured of dense networks
+    masks: dict[Key, Chosen] = field(default_factory=dict)  # of dense networks, for further tries of the same masks
 
     def run(self) -> None:
         """Do all that is not finished yet."""
@@ -247,15 +249,29 @@ class Protocol:
             )
 
     def _all_chosen(self, group: Group) -> list[Chosen]:
-        """What is kept of each network of a group; what a pass measures of a network serves all its levels."""
-        tables: dict[tuple[int, str], Table] = {}
-        found = []
-        for key, r, alive in zip(group.keys, group.at, group.alive, strict=True):
-            what = parse(key.row).sigma
-            if what in (*PASSED, "fisher") and (r, what) not in tables:
-                tables[r, what] = self.networks.measured(what, group.source, r, alive)
-            found.append(self.chosen(key, group.source, r, alive, tables.get((r, what))))
-        return found
+        """What is kept of each network of a group; tries of one row that differ in retraining only share it."""
+        return [self._shared(*each, group.source) for each in zip(group.keys, group.at, group.alive, strict=True)]
+
+    def _shared(self, key: Key, r: int, alive: Table | None, source: Result) -> Chosen:
+        method = parse(key.row)
+        own = replace(key, row=replace(method, rate=1.0).text)
+        if own in self.masks and alive is None:
+            return self.masks[own]
+        chosen = self.chosen(key, source, r, alive, self._measured(method.sigma, source, r, alive))
+        if alive is None and self.networks.settings.tries > 1:
+            self.masks[own] = chosen
+        return chosen
+
+    def _measured(self, what: str, source: Result, r: int, alive: Table | None) -> Table | None:
+        """What a pass over images measures of a network; None where the method needs none."""
+        if what not in (*PASSED, "fisher"):
+            return None
+        if alive is not None:
+            return self.networks.measured(what, source, r, alive)
+        place = source.seeds[r], what
+        if place not in self.tables:
+            self.tables[place] = self.networks.measured(what, source, r, None)
+        return self.tables[place]
 
     def chosen(
         self, key: Key, source: Result, r: int, alive: Table | None = None, measured: Table | None = None
@@ -266,11 +282,14 @@ class Protocol:
         """
         method, model = parse(key.row), source.module(r)
         settings, weights = self.networks.settings, self.networks.weights
+        where = self.networks.chooses_on
         if method.sigma == CONTROL:
             shapes = {name: model.get_parameter(name) for name in weights}
             return Chosen({name: torch.ones_like(w, dtype=torch.bool) for name, w in shapes.items()}, 1.0)
         table = self._table(method, key.seed, source, r, weights) if measured is None else measured
-        masks, report = choose(method, model, key.level, key.seed, table, alive, settings.prune)
+        table = {name: tensor.to(where) for name, tensor in table.items()}
+        masks, report = choose(method, model.to(where), key.level, key.seed, table, alive, settings.prune)
+        masks = {name: mask.cpu() for name, mask in masks.items()}
         return Chosen(masks, sum(one.overlap * one.kept for one in report.rows) / report.kept)
 
     def _table(self, method: Method, seed: int, source: Result, r: int, names: Sequence[str]) -> Table:

@@ -187,7 +187,7 @@ PAPER |= {
     ),
 }
 # The contest, `prunewald compare`. It was fixed, seeds and all, before any test figure of it was read.
-_BASELINES = ("random", "wanda", "obd", "fisher:1", "taylor", "platon", "movement", "snip", "pseudo:0.1")
+_BASELINES = ("random", "wanda", "obd", "taylor", "platon", "movement", "snip", "pseudo:0.1", "fisher:1")
 CONTEST_ROWS = (
     *("abs@lamp", "moment:1@lamp", "abs", "moment:1", "abs@erk", "moment:1@erk", "moment:1@lamp-score"),
     *(f"{row}@lamp" for row in _BASELINES),
