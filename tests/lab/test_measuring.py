@@ -1,5 +1,7 @@
 """What is measured for many networks is what a Pruner of one's own would have gathered of each."""
 
+from typing import Any, Literal
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 EPOCHS, BATCH = 3, 20
 
 
-def net() -> nn.Sequential:
+def net() -> Any:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
 
 
@@ -26,7 +28,7 @@ def data() -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("what", ["movement", "platon"])
 @pytest.mark.parametrize("how", ["vmap", "loop"])
-def test_gathered_is_what_a_pruner_sees_of_the_last_steps(what: str, how: str) -> None:
+def test_gathered_is_what_a_pruner_sees_of_the_last_steps(what: str, how: Literal["vmap", "loop"]) -> None:
     x, y = data()
     last = 4
     quiet = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -21,7 +23,13 @@ def test_logits_of_images(kind: type[nn.Module], channels: int, side: int) -> No
 @pytest.mark.parametrize("kind", [ResNet8, Transformer])
 def test_many_are_trained_together_as_each_alone(kind: type[nn.Module]) -> None:
     x, y = torch.rand(12, 1, 28, 28), torch.arange(12) % 3
-    given = {"seeds": [0, 1], "epochs": 1, "batch_size": 6, "optimizer": AdamW(lr=1e-3), "progress": False}
+    given: dict[str, Any] = {
+        "seeds": [0, 1],
+        "epochs": 1,
+        "batch_size": 6,
+        "optimizer": AdamW(lr=1e-3),
+        "progress": False,
+    }
     together, alone = (train_many(lambda: kind(1, 28, 3, 0.0), x, y, how=how, **given) for how in ("vmap", "loop"))
     assert together.how == "vmap"
     for name, tensor in together.state.items():

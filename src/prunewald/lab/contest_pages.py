@@ -30,8 +30,9 @@ _HEAD = [
     "p Holm",
 ]
 _NOTES = """accuracies in %, of the test set; differences in points with 95 % intervals, paired, on the same networks
-try: what validation images chose of as many tries for every row; at once: with BatchNorm's statistics measured anew,
-where it has any; change, median, worst: retrained - dense; * p < 0.05, Holm over all tests of all networks"""
+try: what validation images chose of as many tries for every row; at once: right after pruning, and for a network with
+BatchNorm after a comma with its statistics measured anew; change, median, worst: retrained - dense
+* p < 0.05, Holm over all tests of all networks"""
 
 
 def contest_pages(out: str | Path) -> str:
@@ -80,8 +81,9 @@ def _head(folder: Path, own: Sequence[Standing]) -> str:
 
 def _cells(one: Standing) -> list[str]:
     star = "" if one.p_holm is None else f"{one.p_holm:.2g}" + ("*" if one.p_holm < 0.05 else " ")
+    at_once = f"{one.pruned:.2f}" + ("" if one.at_once == one.pruned else f", {one.at_once:.2f}")
     numbers = [
-        f"{one.at_once:.2f}",
+        at_once,
         f"{one.retrained:.2f}",
         _shown(one.change),
         f"{one.median:+.2f}",

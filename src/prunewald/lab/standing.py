@@ -23,7 +23,8 @@ class Standing:
     n: int
     validation: float  # what the choice went by
     dense: float
-    at_once: float  # right after pruning; with BatchNorm's statistics measured anew, where there is BatchNorm
+    pruned: float  # right after pruning
+    at_once: float  # the same; with BatchNorm's statistics measured anew, where there is BatchNorm
     retrained: float
     median: float  # of retrained - dense
     worst: float
@@ -114,6 +115,7 @@ def _standing(network: str, cells: Cells, level: float, row: str, chosen: Mappin
         n=len(records),
         validation=statistics.fmean(100 * record.validation for record in records),
         dense=statistics.fmean(dense),
+        pruned=statistics.fmean(100 * record.pruned for record in records),
         at_once=statistics.fmean(map(at_once, records)),
         retrained=statistics.fmean(map(_retrained, records)),
         median=statistics.median(drops),
