@@ -48,6 +48,8 @@ def test_tries_of_the_learning_rate_begin_with_the_same_pruned_network(whole: li
         assert own.dense == other.dense
         if parse(further).rate != 1:
             assert (own.pruned, own.overlap) == (other.pruned, other.overlap)
+    rates = [(row, parse(row).tries(2)[1].text) for row in ROWS if not parse(row).lam]
+    assert any(by_row[row].retrained != by_row[further].retrained for row, further in rates)
     overlaps = {by_row[row].overlap for row in ROWS}
     assert len(overlaps) == len(ROWS) - 1  # that of ABS is 1 with any counts; no two others prune alike
 
@@ -124,7 +126,15 @@ def test_pages_have_a_table_a_figure_and_the_bar(tmp_path: Path) -> None:
     folder = tmp_path / chosen.name
     assert {path.name for path in folder.glob("contest.*")} == {"contest.txt", "contest.json", "contest.png"}
     said = (folder / "contest.txt").read_text()
-    for part in ("2 networks", "ten patterns", "optimizer rmsprop", "epochs 1", "tries of each row: 2", "Wanda @lamp"):
+    for part in (
+        "2 networks",
+        "ten patterns",
+        "optimizer rmsprop",
+        "epochs 1",
+        "tries of each row: 2",
+        "Wanda @lamp",
+        "extra epochs: ",
+    ):
         assert part in said
     assert (tmp_path / "bar.txt").read_text().strip() in text
 

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from prunewald.figures import write
 from prunewald.lab.bar import bar_text, verdicts
 from prunewald.lab.contest_figure import draw
-from prunewald.lab.methods import parse
-from prunewald.lab.records import data_of, read_records
+from prunewald.lab.methods import CONTROL, parse
+from prunewald.lab.records import Record, data_of, read_records
 from prunewald.lab.standing import Standing, adjusted, standings
 from prunewald.util.files import replacing
 from prunewald.util.tables import text_table
@@ -38,12 +39,13 @@ BatchNorm after a comma with its statistics measured anew; change, median, worst
 def contest_pages(out: str | Path) -> str:
     """Write table, numbers and figure of every network in a folder of the contest, and the bar; returns the texts."""
     folders = sorted(file.parent for file in Path(out).glob("*/settings.json"))
-    every = [one for folder in folders for one in standings(title_of(folder), read_records(folder))]
-    found, texts = adjusted(every), []
+    records = {folder: read_records(folder) for folder in folders}
+    found = adjusted([one for folder in folders for one in standings(title_of(folder), records[folder])])
+    texts = []
     for folder in folders:
         own = [one for one in found if one.network == title_of(folder)]
         if own:
-            texts.append(_head(folder, own) + "\n\n" + table(own))
+            texts.append("\n".join([_head(folder, own), _control(records[folder]), "", table(own)]))
             _write(folder / "contest.txt", texts[-1] + "\n")
             _write(folder / "contest.json", json.dumps([_plain(one) for one in own], indent=1) + "\n")
             write(draw(own, _head(folder, own)), folder / "contest.png")
@@ -77,6 +79,12 @@ def _head(folder: Path, own: Sequence[Standing]) -> str:
     said = ", ".join(f"{name.replace('_', ' ')} {identity.get(name, usual.get(name))}" for name in shown)
     n = max(one.n for one in own)
     return f"{title_of(folder)}: {n} networks, dense {own[0].dense:.2f} %; {data_of(folder)}\n{said}"
+
+
+def _control(records: Sequence[Record]) -> str:
+    """What the extra epochs alone give the dense networks."""
+    gains = [100 * (record.retrained - record.dense) for record in records if record.row == CONTROL]
+    return f"not pruned, as many extra epochs: {fmean(gains):+.2f} points" if gains else "no dense control yet"
 
 
 def _cells(one: Standing) -> list[str]:
