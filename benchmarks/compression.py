@@ -2,7 +2,8 @@
 
 The dense network is trained with dropout, and teaches the pruned ones, which have less of it; LeNet-300-100 has three
 more teachers of its kind. Everything is counted: the whole file against the float32 weights of the dense network. The
-levels are chosen on validation images; test errors are of the model as it was loaded from its file.
+levels are chosen on validation images, so that "no loss" is asked of these and of the test images; errors are of the
+model as it was loaded from its file.
 """
 
 import copy
@@ -254,11 +255,16 @@ def summary(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     by_level = {}
     for place, level in enumerate(RECIPES[name].levels):
         cells = [run["cells"][place] for run in runs]
-        means = {key: _mean(cell[key] for cell in cells) for key in ("bytes", "ratio", "test", "pruned_test")}
-        loss = paired([cell["test"] for cell in cells], [run["dense"]["test"] for run in runs])
-        by_level[f"{level:g}"] = means | {"loss": asdict(loss)}
+        means = {
+            key: _mean(cell[key] for cell in cells) for key in ("bytes", "ratio", "test", "validation", "pruned_test")
+        }
+        loss, held_out = (
+            paired([cell[part] for cell in cells], [run["dense"][part] for run in runs])
+            for part in ("test", "validation")
+        )
+        by_level[f"{level:g}"] = means | {"loss": asdict(loss), "validation loss": asdict(held_out)}
         size = f"{means['bytes']:10,.0f} bytes {means['ratio']:7.1f}x"
-        print(f"  {level:7.1%} {size}, test error {means['test']:.2f} %, over dense {loss}")
+        print(f"  {level:7.1%} {size}, test error {means['test']:.2f} %, over dense {loss}; on validation {held_out}")
     return {"dense test error": dense, "by budget": by_budget, "by level": by_level, "runs": runs}
 
 

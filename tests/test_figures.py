@@ -1,10 +1,10 @@
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 import torch
 
-from prunewald.figures import Marks, accuracy_drop, sensitivity, sigma_agreement, sigma_correlations, write
+from prunewald.figures import Marks, accuracy_drop, effects, sensitivity, sigma_agreement, sigma_correlations, write
 from prunewald.strategies import Sensitivity
 
 METHODS = [
@@ -25,6 +25,32 @@ def test_figure_shows_every_method_level_and_interval() -> None:
         ends = [(low, high) for (_, low), (_, high) in bars.get_segments()]
         assert ends == [pytest.approx(pair) for pair in zip(method.low, method.high, strict=True)]
         assert (marks.get_color(), marks.get_marker()) == (method.color, method.marker)
+
+
+def test_gains_have_a_panel_of_their_own_and_the_note_stands_below() -> None:
+    figure = accuracy_drop(METHODS, gains=METHODS[1:], note="of what " * 40 + "\nand how", title="a title")
+    drops, gains = figure.axes
+    assert (len(drops.containers), len(gains.containers)) == (2, 1)
+    assert list(gains.containers[0][0].get_ydata()) == METHODS[1].mean
+    note = figure.get_supxlabel()
+    assert note.split("\n")[-1] == "and how"
+    assert len(note.split("\n")) > 2
+    figure.draw_without_rendering()
+    inside = figure.bbox.get_points()
+    below: Any = figure._supxlabel  # type: ignore[attr-defined]
+    for text in (below, drops.title, gains.xaxis.label):
+        (left, low), (right, high) = text.get_window_extent().get_points()
+        assert 0 <= left < right <= inside[1][0]
+        assert 0 <= low < high <= inside[1][1]
+
+
+def test_effects_are_side_by_side_at_one_scale() -> None:
+    figure = effects({"first": METHODS, "second": METHODS[1:]}, title="a title", note="of what")
+    first, second = figure.axes
+    assert (first.get_title(), second.get_title(), figure.get_suptitle()) == ("first", "second", "a title")
+    assert (len(first.containers), len(second.containers)) == (2, 1)
+    assert first.get_ylim() == second.get_ylim()
+    assert [label.get_text() for label in second.get_xticklabels()] == ["50 %", "90 %"]
 
 
 def test_write_is_whole_and_leaves_nothing_else(tmp_path: Path) -> None:

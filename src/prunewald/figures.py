@@ -3,6 +3,7 @@
 A figure is a plain `matplotlib.figure.Figure`: change it as you like, show it in a notebook, or `write` it as PNG.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _FEW = 3  # methods whose legend fits into the figure
+_WRAP = 14.5  # characters of a note to an inch
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Marks:
     high: Sequence[float]
     color: str = "black"
     marker: str = "x"
+    fill: str = "full"  # of the marker, as matplotlib's fillstyle
 
 
 def accuracy_drop(
@@ -39,6 +42,8 @@ def accuracy_drop(
     control: float | None = None,
     title: str = "",
     *,
+    gains: Sequence[Marks] = (),
+    note: str = "",
     lines: bool = False,
     basis_points: bool = False,
 ) -> "Figure":
@@ -46,32 +51,54 @@ def accuracy_drop(
 
     Small drops matter most and large ones must still fit: the scale is linear within one point of zero and
     logarithmic beyond; with `basis_points`, hundredths of a point, within ten of them. Levels stand side by side,
-    evenly spaced. `control` is what the extra training alone gives the unpruned network.
+    evenly spaced. `control` is what the extra training alone gives the unpruned network. `gains` are differences over
+    ABS on the same networks, for a panel of their own; the `note`, what the figure is of, stands below.
     """
     from matplotlib.figure import Figure
 
     scale, many = 100 if basis_points else 1, len(methods) > _FEW
     levels = sorted({level for method in methods for level in method.levels})
     width = max(7.0, 0.11 * len(levels) * len(methods)) + (3 if many else 0)
-    figure = Figure(figsize=(width, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.axhline(0, color="0.5", linewidth=0.9)
+    figure = Figure(figsize=(width, (7.4 if gains else 4.2) + _note_height(note, width)), layout="constrained")
+    panels = figure.subplots(2 if gains else 1, 1, sharex=True, squeeze=False)[:, 0]
     if control is not None:
-        axes.axhline(scale * control, color="0.5", linewidth=0.9, linestyle="--", label="not pruned, trained on")
-    step = min(0.14, 0.8 / max(len(methods), 1))  # a level's marks end before the next one's begin
-    for place, method in enumerate(methods):
-        shift = step * (place - (len(methods) - 1) / 2)
-        x = [levels.index(level) + shift for level in method.levels]
-        _draw_marks(axes, method, x, scale, "-" if lines else "none", small=many)
-    _scale_points(axes, 10 if basis_points else 1)
-    _label_levels(axes, levels)
-    axes.set_xlabel("pruned weights of each fully connected layer")
-    axes.set_ylabel(f"accuracy drop ({'basis points' if basis_points else 'points'})")
-    axes.set_title(title, fontsize="medium")
+        panels[0].axhline(scale * control, color="0.5", linewidth=0.9, linestyle="--", label="not pruned, trained on")
+    names, unit = ("accuracy drop", "over ABS, same networks"), "basis points" if basis_points else "points"
+    for axes, marks, name in zip(panels, (methods, gains), names, strict=False):
+        _draw_panel(axes, marks, levels, scale=scale, linestyle="-" if lines else "none", small=many)
+        axes.set_ylabel(f"{name} ({unit})")
+    panels[-1].set_xlabel("pruned weights")
+    panels[0].set_title(title, fontsize="medium")
     if many:
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
+        panels[0].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
     else:
-        axes.legend(frameon=False, loc="best")
+        panels[0].legend(edgecolor="none", loc="best")
+    _write_note(figure, note, width)
+    return figure
+
+
+def effects(panels: Mapping[str, Sequence[Marks]], title: str = "", note: str = "") -> "Figure":
+    """Draw several kinds of differences side by side at one scale, such as what allocation and criterion each change.
+
+    `panels` has by the title of each what is drawn in it, in points of accuracy; the `note` stands below.
+    """
+    from matplotlib.figure import Figure
+
+    levels = sorted({level for marks in panels.values() for method in marks for level in method.levels})
+    each = [max(2.6, 0.13 * len(levels) * len(marks)) for marks in panels.values()]
+    width = sum(each) + 1
+    rows = 0.2 * max(map(len, panels.values()))  # of the legends, below the panels
+    figure = Figure(figsize=(width, 4.4 + rows + _note_height(note, width)), layout="constrained")
+    for axes, (name, marks) in zip(
+        figure.subplots(1, len(panels), sharey=True, squeeze=False, width_ratios=each)[0], panels.items(), strict=True
+    ):
+        _draw_panel(axes, marks, levels, scale=1, linestyle="none", small=True)
+        axes.set_title(name, fontsize="small")
+        axes.set_xlabel("pruned weights")
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize="small")
+    figure.axes[0].set_ylabel("points of test accuracy")
+    figure.suptitle(title, fontsize="medium")
+    _write_note(figure, note, width)
     return figure
 
 
@@ -153,6 +180,34 @@ def write(figure: "Figure", path: FilePath) -> None:
         figure.savefig(file, format="png", dpi=160)
 
 
+def _draw_panel(
+    axes: "Axes", methods: Sequence[Marks], levels: Sequence[float], *, scale: float, linestyle: str, small: bool
+) -> None:
+    """Draw methods beside each other at each level, around a line at zero."""
+    axes.axhline(0, color="0.5", linewidth=0.9)
+    step = min(0.14, 0.8 / max(len(methods), 1))  # a level's marks end before the next one's begin
+    for place, method in enumerate(methods):
+        shift = step * (place - (len(methods) - 1) / 2)
+        x = [levels.index(level) + shift for level in method.levels]
+        _draw_marks(axes, method, x, scale, linestyle, small=small)
+    _scale_points(axes, 10 if scale == 100 else 1)  # linear within a point, or within ten basis points
+    _label_levels(axes, levels)
+
+
+def _wrapped(note: str, width: float) -> str:
+    return "\n".join(textwrap.fill(line, int(_WRAP * width), subsequent_indent="    ") for line in note.splitlines())
+
+
+def _note_height(note: str, width: float) -> float:
+    return 0.17 * (_wrapped(note, width).count("\n") + 1) if note else 0.0
+
+
+def _write_note(figure: "Figure", note: str, width: float) -> None:
+    """Put a note below a figure, at its left."""
+    if note:
+        figure.supxlabel(_wrapped(note, width), fontsize=8, x=0.01, ha="left", color="0.3")
+
+
 def _draw_marks(axes: "Axes", method: Marks, x: Sequence[float], scale: float, linestyle: str, *, small: bool) -> None:
     """Draw one method: a mark at each mean, and its interval as a bar."""
     mean, low, high = ([scale * value for value in each] for each in (method.mean, method.low, method.high))
@@ -163,6 +218,7 @@ def _draw_marks(axes: "Axes", method: Marks, x: Sequence[float], scale: float, l
         label=method.label,
         color=method.color,
         marker=method.marker,
+        fillstyle=method.fill,
         linestyle=linestyle,
         linewidth=1.2,
         markersize=5 if small else 7,

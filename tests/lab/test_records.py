@@ -19,6 +19,7 @@ from prunewald.lab.records import (
     export,
     import_,
     read_records,
+    settings_of,
 )
 from prunewald.lab.settings import settings
 from tests.storage.helpers import allocating
@@ -182,6 +183,51 @@ def test_import_merges_and_changes_nothing_that_is_there(tmp_path: Path) -> None
     assert import_(tmp_path / "b.tar.xz", tmp_path / "a") == (here, 15)
     assert mine in read_records(here)
     assert len(read_records(here)) == 24
+
+
+def forged(seeds: range, dense: float, rows: tuple[str, ...]) -> list[Record]:
+    """Records of a run whose networks have these accuracies."""
+    return [replace(ONE, seed=seed, row=row, dense=dense) for seed in seeds for row in rows]
+
+
+def test_rows_of_different_networks_are_not_merged(tmp_path: Path) -> None:
+    """As when two machines trained the same seed, and one has ABS of it and the other the second moment."""
+    here = folder(tmp_path / "a", *forged(range(3), 0.8, ("abs",)), *forged(range(1), 0.8, ("moment:1",)))
+    before = files(here)
+    export(folder(tmp_path / "b", *forged(range(1, 3), 0.82, ("moment:1",))), tmp_path / "b.tar.xz")
+    with pytest.raises(ResultsError) as error:
+        import_(tmp_path / "b.tar.xz", tmp_path / "a")
+    for part in ("b.tar.xz", "seed 1 ", "abs at 90%", "80.00%", "moment:1 at 90%", "82.00%"):
+        assert part in str(error.value)
+    assert files(here) == before
+    shutil.copytree(tmp_path / "b" / SETTINGS.name, here, dirs_exist_ok=True)  # merged by hand
+    with pytest.raises(ResultsError, match="seed 1 .*different networks.*80.00%.*82.00%"):
+        read_records(here)
+    with pytest.raises(ResultsError, match="seed 1 .*different networks"):
+        export(here, tmp_path / "c.tar.xz")
+
+
+@pytest.mark.parametrize("images", [10_000, 2_000])
+def test_a_network_that_another_machine_measured_is_the_same(tmp_path: Path, images: int) -> None:
+    results = RecordFolder(tmp_path, SETTINGS, f"pictures (6,000 + {images:,} images)")
+    for row, more in (("abs", 0), ("moment:1", 2)):
+        results.write(replace(ONE, row=row, dense=0.8 + more / images))
+    assert len(results.read()) == 2
+    results.write(replace(ONE, row="random", dense=0.8 + 3 / images))
+    with pytest.raises(ResultsError, match="different networks"):
+        results.read()
+
+
+def test_the_settings_of_a_folder_are_those_of_its_run(tmp_path: Path) -> None:
+    root = folder(tmp_path, ONE)
+    assert settings_of(root).identity() == SETTINGS.identity()
+    file = root / "settings.json"
+    for name, value in (("epochs", 0), ("news", 1)):
+        stored = json.loads(file.read_text())
+        stored["identity"][name] = value
+        file.write_text(json.dumps(stored))
+        with pytest.raises(ResultsError, match="written by other code"):
+            settings_of(root)
 
 
 def test_export_overwrites_nothing(tmp_path: Path) -> None:

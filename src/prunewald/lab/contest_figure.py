@@ -1,21 +1,17 @@
-"""The contest's figure: accuracy change by criterion, the allocations told apart by colour and mark."""
+"""The contest's figure: accuracy change by criterion, a line and a colour each, the allocations told apart by mark."""
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from prunewald.lab.methods import Method, parse
+from prunewald.lab.palette import look
 from prunewald.lab.standing import Standing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LOOKS = {
-    "lamp": ("tab:blue", "o"),
-    "layer": ("black", "x"),
-    "erk": ("tab:orange", "^"),
-    "lamp-score": ("tab:purple", "D"),
-    "global": ("tab:brown", "s"),
-}
+_MARKS = {"lamp": "o", "layer": "x", "erk": "s", "lamp-score": "v", "global": "^"}  # but for layer, as elsewhere
 
 
 def draw(found: Sequence[Standing], title: str) -> Any:
@@ -32,12 +28,12 @@ def draw(found: Sequence[Standing], title: str) -> Any:
         _finish(axes, level)
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
-    scopes = [scope for scope in _LOOKS if any(parse(one.row).scope == scope for one in found)]
+    scopes = [scope for scope in _MARKS if any(parse(one.row).scope == scope for one in found)]
     handles = [_handle(scope) for scope in scopes]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(scopes), frameon=False, title="counts by")
-    figure.suptitle(
-        f"{title}\nchange of test accuracy against dense, 95 % intervals; |: worst network", fontsize="small"
-    )
+    said = [*title.split("\n"), "change of test accuracy against dense, with 95 % intervals; |: the worst network"]
+    width = int(13 * figure.get_figwidth())
+    figure.suptitle("\n".join(fill(line, width) for line in said), fontsize="small")
     return figure
 
 
@@ -55,12 +51,11 @@ def _criteria(found: Sequence[Standing]) -> list[str]:
 
 
 def _mark(axes: "Axes", one: Standing, place: int) -> None:
-    scope = parse(one.row).scope
-    color, marker = _LOOKS[scope]
-    y = place + 0.14 * (list(_LOOKS).index(scope) - 1)
+    scope, (color, _) = parse(one.row).scope, look(one.row)
+    y = place + 0.14 * (list(_MARKS).index(scope) - 1)
     mean = one.retrained - one.dense
     ends = [[0.0], [0.0]] if one.change is None else [[mean - one.change.low], [one.change.high - mean]]
-    axes.errorbar([mean], [y], xerr=ends, color=color, marker=marker, markersize=4, linewidth=1)
+    axes.errorbar([mean], [y], xerr=ends, color=color, marker=_MARKS[scope], markersize=4, linewidth=1)
     axes.plot([one.worst], [y], "|", color=color, alpha=0.5, markersize=5)
 
 
@@ -80,5 +75,4 @@ def _finish(axes: "Axes", level: float) -> None:
 def _handle(scope: str) -> Any:
     from matplotlib.lines import Line2D
 
-    color, marker = _LOOKS[scope]
-    return Line2D([], [], color=color, marker=marker, linestyle="none", label=scope)
+    return Line2D([], [], color="0.3", marker=_MARKS[scope], linestyle="none", label=scope)

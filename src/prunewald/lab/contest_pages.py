@@ -11,8 +11,9 @@ from typing import Any
 from prunewald.figures import write
 from prunewald.lab.bar import bar_text, verdicts
 from prunewald.lab.contest_figure import draw
+from prunewald.lab.heading import heading
 from prunewald.lab.methods import CONTROL, parse
-from prunewald.lab.records import Record, data_of, read_records
+from prunewald.lab.records import Record, data_of, read_records, settings_of
 from prunewald.lab.standing import Standing, adjusted, standings
 from prunewald.util.files import replacing
 from prunewald.util.tables import text_table
@@ -73,12 +74,9 @@ def table(found: Sequence[Standing]) -> str:
 
 
 def _head(folder: Path, own: Sequence[Standing]) -> str:
-    identity = json.loads((folder / "settings.json").read_bytes())["identity"]
-    shown = ("network", "optimizer", "lr", "dropout", "epochs", "retrain_epochs", "batch_size")
-    usual = {"network": "paper", "optimizer": "rmsprop"}
-    said = ", ".join(f"{name.replace('_', ' ')} {identity.get(name, usual.get(name))}" for name in shown)
     n = max(one.n for one in own)
-    return f"{title_of(folder)}: {n} networks, dense {own[0].dense:.2f} %; {data_of(folder)}\n{said}"
+    first = f"{title_of(folder)}: {n} networks, dense {own[0].dense:.2f} %"
+    return "\n".join([first, *heading(settings_of(folder), data_of(folder), [one.row for one in own])])
 
 
 def _control(records: Sequence[Record]) -> str:

@@ -23,6 +23,7 @@ from prunewald.ensemble.replicas import build
 from prunewald.figures import write
 from prunewald.lab import summary
 from prunewald.lab.data import Raw, embedded, load
+from prunewald.lab.heading import note
 from prunewald.lab.machine import Machine, environment
 from prunewald.lab.methods import methods_of, parse
 from prunewald.lab.networks import Networks, model_of
@@ -98,11 +99,16 @@ def demo(settings: Settings, out: Path, data: Path | None = None, workers: int =
         records = read_records(run.out / settings.name)
     used = {"processes": run.workers(), "threads": 1, "seconds": round(time.perf_counter() - began, 1)}
     found = Demo(settings, source, records, environment(torch.device("cpu")) | used, out, loaded)
-    title = f"{source}: pruned and retrained,\n{settings.repetitions} networks, 95 % intervals"
-    write(summary.figure(summary.lines(records), title), out / "figure.png")
+    write(figure(settings, source, records), out / "figure.png")
     with replacing(out / "results.json") as file:
         file.write((json.dumps(found.to_dict(), indent=1, allow_nan=False) + "\n").encode())
     return found
+
+
+def figure(settings: Settings, data: str, records: Sequence[Record]) -> Any:
+    """The demo's figure, of its records."""
+    text = note(settings, data, settings.rows)
+    return summary.figure(summary.lines(records), "test accuracy, pruned and retrained", note=text)
 
 
 def kept_key(settings: Settings) -> Key:

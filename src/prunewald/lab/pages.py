@@ -1,11 +1,15 @@
-"""What a folder of records is shown as: a table with what the paper says above it, the numbers, and the figure."""
+"""What a folder of records is shown as: a table with what the paper says above it, the numbers, and the figures."""
 
 import json
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from prunewald.figures import write
 from prunewald.lab import summary
-from prunewald.lab.records import data_of, experiment_of, read_records
+from prunewald.lab.heading import classes, heading, note
+from prunewald.lab.records import Record, data_of, read_records, settings_of
+from prunewald.lab.settings import Settings
 from prunewald.util.files import replacing
 
 # What the paper says in words; its other numbers are in its figures only.
@@ -18,15 +22,17 @@ PAPER_SAYS = {
 
 
 def describe(folder: str | Path) -> str:
-    """The table of a results folder, with what the paper says above it."""
-    experiment, records = experiment_of(folder), read_records(folder)
+    """The table of a results folder, with what it is of and what the paper says above it."""
+    settings, records = settings_of(folder), read_records(folder)
     found = summary.lines(records)
     dense = {record.seed: 100 * record.dense for record in records}
+    seeds = f"{len(dense)} networks, dense {sum(dense.values()) / max(len(dense), 1):.2f} %{_seeds(dense)}"
     return "\n".join(
         [
-            f"{experiment}: {len(dense)} networks, dense {sum(dense.values()) / max(len(dense), 1):.2f} %",
-            f"data: {data_of(folder)}",
-            f"the paper: {PAPER_SAYS[experiment]}",
+            f"{settings.experiment}: {seeds}",
+            *heading(settings, data_of(folder), _rows(records)),
+            f"the paper: {PAPER_SAYS[settings.experiment]}",
+            *_warning(settings, dense.values()),
             "",
             summary.table(found),
             "",
@@ -36,9 +42,25 @@ def describe(folder: str | Path) -> str:
     )
 
 
+def _warning(settings: Settings, dense: Collection[float]) -> list[str]:
+    """Say it where networks learned next to nothing, as those of imagenet100's quick preset."""
+    chance = 100 / classes(settings)
+    if not dense or sum(dense) / len(dense) > 2 * chance:
+        return []
+    return [f"the dense networks are near chance ({chance:g} %): nothing below tells one row from another"]
+
+
+def _seeds(seeds: Collection[int]) -> str:
+    return f" (seeds {min(seeds)} to {max(seeds)})" if len(seeds) > 1 else ""
+
+
+def _rows(records: Iterable[Record]) -> list[str]:
+    return sorted({record.row for record in records})
+
+
 def pages(folder: str | Path) -> list[Path]:
-    """Write table, numbers and figure of a results folder beside its records."""
-    root, experiment, records = Path(folder), experiment_of(folder), read_records(folder)
+    """Write table, numbers and figures of a results folder beside its records."""
+    root, settings, records = Path(folder), settings_of(folder), read_records(folder)
     found = summary.lines(records)
     texts = {
         "table.txt": describe(folder) + "\n",
@@ -47,14 +69,20 @@ def pages(folder: str | Path) -> list[Path]:
     for name, text in texts.items():
         with replacing(root / name) as file:
             file.write(text.encode())
-    seeds = len({record.seed for record in records})
-    title = (
-        f"{data_of(folder)}: pruned and retrained, {seeds} networks, 95 % intervals\npaper: {PAPER_SAYS[experiment]}"
-    )
+    figures = _figures(found, settings, note(settings, data_of(folder), _rows(records)))
+    for name, figure in figures.items():
+        write(figure, root / name)
+    return [root / name for name in (*texts, *figures)]
+
+
+def _figures(found: Sequence[summary.Line], settings: Settings, text: str) -> dict[str, Any]:
+    """The paper's figure; and where rows have allocations, one of what these change and what the criterion does."""
+    experiment, title = settings.experiment, f"{settings.experiment}: test accuracy, pruned and retrained"
     # As the paper draws them: the third in basis points, the fourth as lines.
-    drawn = summary.figure(found, title, basis_points=experiment == "mnist", lines=experiment == "imagenet100")
-    write(drawn, root / "figure.png")
-    return [root / name for name in (*texts, "figure.png")]
+    how: dict[str, Any] = {"basis_points": experiment == "mnist", "lines": experiment == "imagenet100"}
+    drawn = {"figure.png": summary.figure(found, title, note=f"{text}\nthe paper: {PAPER_SAYS[experiment]}", **how)}
+    apart = summary.apart(found, title, note=text)
+    return drawn if apart is None else drawn | {"apart.png": apart}
 
 
 def needs(error: ImportError) -> str:

@@ -18,9 +18,7 @@ from prunewald.lab.cache import Cache
 from prunewald.lab.methods import CONTROL, MEASURED, PASSED, SIGMAS, WATCHED, Method, choose, parse, prepared, tried
 from prunewald.lab.networks import Networks, Table, collected
 from prunewald.lab.pieces import Pieces
-from prunewald.lab.records import Key, Record, RecordFolder, ResultsError
-
-_ROUNDING = 2.5  # images that may be seen in another way when the same network is measured on another machine
+from prunewald.lab.records import ROUNDING, Key, Record, RecordFolder, ResultsError
 
 
 class Group(NamedTuple):
@@ -110,7 +108,7 @@ class Protocol:
     def _check_same(self, seed: int) -> None:
         """Rows are compared on the same network: what was trained here must be what the records began with."""
         there, here = self.results.dense(seed), self.known[seed]
-        if there is not None and abs(there - here) > _ROUNDING / len(self.networks.test_y):
+        if there is not None and abs(there - here) > ROUNDING / len(self.networks.test_y):
             raise ResultsError(
                 f"seed {seed}: the network trained here has a test accuracy of {here:.2%}, that of the records in "
                 f"{self.results.folder} {there:.2%}: rows on different networks cannot be compared; bring the folder "

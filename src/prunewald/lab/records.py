@@ -8,17 +8,19 @@ import io
 import json
 import lzma
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from prunewald.lab.data import counted
 from prunewald.lab.methods import parse
-from prunewald.lab.settings import EXPERIMENTS, Settings
+from prunewald.lab.settings import EXPERIMENTS, Settings, SettingsError, settings
 from prunewald.util.files import replacing
 from prunewald.util.text import printable
 
 FORMAT = "prunewald results 1"
+ROUNDING = 2.5  # images that may be seen in another way when the same network is measured on another machine
 _SHARES = ("level", "dense", "pruned", "retrained", "validation", "sparsity", "frozen", "recalibrated")
 _LARGEST = 1 << 16  # bytes of a record, more than enough
 _MOST, _LARGEST_SUM = 200_000, 1 << 28  # files of an archive, and their bytes: a record takes about 450
@@ -154,6 +156,15 @@ def data_of(folder: str | Path) -> str:
     return printable(_settings_of(folder)["data"])
 
 
+def settings_of(folder: str | Path) -> Settings:
+    """The settings of a results folder; its seeds and rows are those of the records, which this does not look at."""
+    identity = dict(_settings_of(folder)["identity"])
+    try:
+        return settings(identity.pop("experiment"), "paper", **identity)
+    except SettingsError as error:
+        raise ResultsError(f"{folder}/settings.json was written by other code: {error}") from error
+
+
 def _settings_of(folder: str | Path) -> dict[str, Any]:
     file = Path(folder) / "settings.json"
     if not file.is_file():
@@ -162,9 +173,26 @@ def _settings_of(folder: str | Path) -> dict[str, Any]:
 
 
 def read_records(folder: str | Path) -> list[Record]:
-    """All records of a folder, of whatever settings, in order."""
-    experiment_of(folder)
-    return sorted(_records(Path(folder)), key=lambda r: (r.row, r.level, r.seed))
+    """All records of a folder, of whatever settings, in order; those of one seed are of the same network."""
+    data = data_of(folder)
+    found = sorted(_records(Path(folder)), key=lambda r: (r.row, r.level, r.seed))
+    _check_networks(found, data, folder)
+    return found
+
+
+def _check_networks(found: Iterable[Record], data: str, where: object) -> None:
+    """Rows of a seed are compared with each other: refuse such as did not begin with the same network."""
+    images = counted(data)
+    same = ROUNDING / (images[1] if images else 10_000)
+    first: dict[int, Record] = {}
+    for record in found:
+        other = first.setdefault(record.seed, record)
+        if abs(record.dense - other.dense) > same:
+            network, another = (f"{r.row} at {r.level:.0%} began with one of {r.dense:.2%}" for r in (other, record))
+            raise ResultsError(
+                f"{where}: the rows of seed {record.seed} are of different networks, by their dense test accuracy: "
+                f"{network}, {another}; they cannot be compared: keep the records of one run in each folder"
+            )
 
 
 def _records(root: Path, name: str = "*") -> Iterator[Record]:
@@ -231,13 +259,16 @@ def import_(archive: str | Path, out: str | Path) -> tuple[Path, int]:
     """Unpack an archive beside what is there: records that are there stay; returns the folder and the new records."""
     try:
         with tarfile.open(archive, mode="r:xz", tarinfo=_PlainEntry) as tar:
-            root, files = _checked(_contents(tar))
+            root, files, found = _checked(_contents(tar))
     except (tarfile.TarError, EOFError, OSError, lzma.LZMAError, ResultsError) as error:
         raise ResultsError(f"{archive} is no archive of results: {error}") from error
     folder = Path(out) / root
     mine = folder / "settings.json"
+    there = _settings(files["settings.json"], archive)
     if mine.exists():
-        _check_same(mine, _settings(files["settings.json"], archive))
+        _check_same(mine, there)
+        found = [*read_records(folder), *found]
+    _check_networks(found, there["data"], f"{archive}, with what is in {folder}" if mine.exists() else archive)
     new = [path for path in files if not (folder / path).exists()]
     for path in new:  # the settings first, as a run does
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -271,21 +302,21 @@ def _contents(tar: tarfile.TarFile) -> dict[str, bytes]:
     return found
 
 
-def _checked(entries: dict[str, bytes]) -> tuple[str, dict[str, bytes]]:
-    """The folder's name and its files, settings first, none of which may lead elsewhere."""
+def _checked(entries: dict[str, bytes]) -> tuple[str, dict[str, bytes], list[Record]]:
+    """The folder's name and its files, settings first, none of which may lead elsewhere; and the records in them."""
     roots = {name.split("/")[0] for name in entries}
     root = roots.pop() if len(roots) == 1 else ""
     if root in ("", ".", "..") or "\\" in root or not root.isprintable() or f"{root}/settings.json" not in entries:
         raise ResultsError(f"it does not hold one results folder, but {sorted(entries)[:3]}")
-    settings = entries[f"{root}/settings.json"]
-    _settings(settings, "its settings.json")
-    files = {"settings.json": settings}
+    first = entries[f"{root}/settings.json"]
+    _settings(first, "its settings.json")
+    files, records = {"settings.json": first}, []
     for path, content in sorted(entries.items()):
         name = path.removeprefix(f"{root}/")
         if name != "settings.json":
             try:
-                _record(content, name)  # whose name is made of a row that is known, a seed and a level
+                records.append(_record(content, name))  # whose name is made of a row that is known, a seed and a level
             except ResultsError as error:
                 raise ResultsError(f"{name!r} {error}") from error
             files[name] = content
-    return root, files
+    return root, files, records

@@ -5,23 +5,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from prunewald.figures import Marks, accuracy_drop
+from prunewald.figures import Marks, accuracy_drop, effects
 from prunewald.lab.methods import CONTROL, EACH_ALIKE, REFERENCE, SIGMAS, parse
+from prunewald.lab.palette import looks
 from prunewald.lab.records import Record
 from prunewald.statistics import Difference, holm, paired
 from prunewald.util.tables import text_table
 
-# As the paper draws them; the others take what is left, in order.
-_PAPERS = {"abs": ("black", "x"), "pseudo": ("tab:orange", "^"), "bootstrap": ("tab:blue", "o")}
-_OTHERS = [
-    ("tab:green", "s"),
-    ("tab:red", "v"),
-    ("tab:purple", "D"),
-    ("tab:brown", "P"),
-    ("tab:pink", "*"),
-    ("tab:cyan", "<"),
-    ("tab:olive", ">"),
-]
+RANDOM = "random"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some differences, and the worst of them: a mean may hide that one network collapsed."""
+
+    median: float
+    worst: float
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,10 @@ class Line:
     drop: Difference | None  # retrained - dense; None for a single network
     pruned_gain: Difference | None  # over ABS
     gain: Difference | None  # over ABS, after retraining
-    p_holm: float | None  # of the gain, over the row's levels
+    drop_spread: Spread  # of the networks behind the two means
+    gain_spread: Spread | None
+    p_holm: float | None  # of the gain, over all tests of the table
+    random_gain: Difference | None  # over a random order with the same allocation, after retraining
     overlap: float
     frozen: float | None
     compression: float
@@ -60,6 +62,8 @@ def _line(table: dict[tuple[str, float], dict[int, Record]], row: str, level: fl
     seeds = sorted(own.keys() & reference.keys()) if row != versus else []
     compared = row not in (versus, CONTROL) and len(seeds) > 1
     records = [own[seed] for seed in sorted(own)]
+    drops = [(record.retrained, record.dense) for record in records]
+    gains = [(own[seed].retrained, reference[seed].retrained) for seed in seeds]
     frozen = [record.frozen for record in records if record.frozen is not None]
     return Line(
         level=level,
@@ -69,15 +73,27 @@ def _line(table: dict[tuple[str, float], dict[int, Record]], row: str, level: fl
         retrained=_percent(record.retrained for record in records),
         validation=_percent(record.validation for record in records),
         dense=_percent(record.dense for record in records),
-        drop=_paired([(r.retrained, r.dense) for r in records]) if len(records) > 1 else None,
+        drop=_paired(drops) if len(records) > 1 else None,
         pruned_gain=_paired([(own[s].pruned, reference[s].pruned) for s in seeds]) if compared else None,
-        gain=_paired([(own[s].retrained, reference[s].retrained) for s in seeds]) if compared else None,
+        gain=_paired(gains) if compared else None,
+        drop_spread=_spread(drops),
+        gain_spread=_spread(gains) if compared else None,
         p_holm=None,
+        random_gain=_over_random(table, row, level),
         overlap=statistics.fmean(record.overlap for record in records),
         frozen=statistics.fmean(frozen) if frozen else None,
         compression=statistics.fmean(record.compression for record in records),
         speedup=statistics.fmean(record.speedup for record in records),
     )
+
+
+def _over_random(table: dict[tuple[str, float], dict[int, Record]], row: str, level: float) -> Difference | None:
+    own, kind = table[row, level], parse(row)
+    order = table.get((replace(kind, sigma=RANDOM, lam=0.0, marks=frozenset()).text, level), {})
+    seeds = sorted(own.keys() & order.keys())
+    if kind.sigma in (RANDOM, CONTROL) or len(seeds) < 2:
+        return None
+    return _paired([(own[seed].retrained, order[seed].retrained) for seed in seeds])
 
 
 def _reference(table: dict[tuple[str, float], dict[int, Record]], row: str, level: float) -> str:
@@ -87,15 +103,9 @@ def _reference(table: dict[tuple[str, float], dict[int, Record]], row: str, leve
 
 
 def _adjusted(found: Sequence[Line]) -> list[Line]:
-    """Holm's correction over the levels of each row."""
-    result = []
-    for row in {line.row for line in found}:
-        own = [line for line in found if line.row == row]
-        tested = [line for line in own if line.gain is not None]
-        p = holm([line.gain.p for line in tested if line.gain is not None])
-        result += [line for line in own if line.gain is None]
-        result += [replace(line, p_holm=value) for line, value in zip(tested, p, strict=True)]
-    return result
+    """Holm's correction over all rows and levels: whoever looks for stars looks at the whole table."""
+    p = iter(holm([line.gain.p for line in found if line.gain is not None]))
+    return [line if line.gain is None else replace(line, p_holm=next(p)) for line in found]
 
 
 def wins(found: Sequence[Line]) -> dict[str, tuple[int, int]]:
@@ -108,21 +118,25 @@ def wins(found: Sequence[Line]) -> dict[str, tuple[int, int]]:
     return counted
 
 
-_HEAD = ["pruned", "row", "n", "at once", "over ABS", "retrained", "over dense", "over ABS", "p Holm", "overlap"]
-_HEAD += ["frozen", "smaller", "faster"]
-_ALLOCATED = "@: how many each layer keeps; over ABS with the same @, and such an ABS over that of each layer alike"
+_HEAD = ["pruned", "row", "n", "at once", "over ABS", "retrained", "over dense", "median", "worst", "over ABS"]
+_HEAD += ["median", "worst", "p Holm", "over random", "overlap", "frozen", "smaller", "faster"]
+_ALLOCATED = "@: how many each layer keeps; over ABS with the same @ (else plain ABS), such an ABS over plain ABS"
 
 
 def table(found: Sequence[Line]) -> str:
     """All that the lines say, as text."""
     most = max((line.n for line in found), default=0)
-    fewer = any(line.n < most for line in found)
+    fewer, tests = any(line.n < most for line in found), sum(line.gain is not None for line in found)
     return "\n".join(
         [
-            _by_level(_HEAD, found, _cells, left={1, 4, 7}),
+            _by_level(_HEAD, found, _cells, left={1, 4, 9, 13}),
             "",
-            "accuracies in %, differences in points with 95 % intervals; * p < 0.05, Holm over the row's levels",
-            "overlap: of the mask with ABS's; frozen: share of the kept weights that no gradient reached",
+            "test accuracies in %, means over n networks; differences in points, on the same networks: mean with its",
+            "95 % t interval, median, and the worst network's",
+            f"p Holm: paired t test of the retrained, adjusted for all {tests} tests of this table; * below 0.05",
+            "overlap: of the mask with ABS's (in rounds: of each round, from the same survivors)",
+            "frozen: share of the kept weights that no gradient reached",
+            "smaller, faster: parameters and multiplications, dense over sparse: what could be saved, not measured",
             *([_ALLOCATED] if _shared_out(found) else []),
             *(["n differs: a row is compared with ABS on the networks that have both"] if fewer else []),
         ]
@@ -133,6 +147,7 @@ def short_table(found: Sequence[Line]) -> str:
     """The accuracies alone, in columns that fit a terminal; the control in a sentence above them."""
     pruned = [line for line in found if line.row != CONTROL]
     (control,) = (line for line in found if line.row == CONTROL)
+    tests = sum(line.gain is not None for line in found)
     head = ["pruned", "criterion", "at once", "over ABS", "retrained", "over ABS"]
     return "\n".join(
         [
@@ -141,7 +156,7 @@ def short_table(found: Sequence[Line]) -> str:
             "",
             _by_level(head, pruned, _few_cells, left={1, 3, 5}),
             "",
-            "* a difference after retraining, at 5 % with Holm's correction over the levels of the criterion",
+            f"* a difference after retraining, at 5 % with Holm's correction over the {tests} tests of this table",
         ]
     )
 
@@ -167,13 +182,20 @@ def _cells(line: Line) -> list[str]:
         _shown(line.pruned_gain),
         f"{line.retrained:.2f}",
         f"{line.retrained - line.dense:+.2f}",
+        *_spread_cells(line.drop_spread),
         _shown(line.gain),
+        *_spread_cells(line.gain_spread),
         "" if line.p_holm is None else f"{line.p_holm:.2g}" + ("*" if line.p_holm < 0.05 else " "),
+        _shown(line.random_gain),
         f"{line.overlap:.1%}",
         "-" if line.frozen is None else f"{line.frozen:.1%}",
         f"{line.compression:.1f}x",
         f"{line.speedup:.1f}x",
     ]
+
+
+def _spread_cells(spread: Spread | None) -> list[str]:
+    return ["", ""] if spread is None else [f"{spread.median:+.2f}", f"{spread.worst:+.2f}"]
 
 
 def wins_text(found: Sequence[Line]) -> str:
@@ -193,28 +215,57 @@ def choice(records: Iterable[Record]) -> list[tuple[str, float]]:
     return sorted(means, key=lambda pair: (-pair[1], _order(pair[0])))
 
 
-def figure(found: Sequence[Line], title: str, *, basis_points: bool = False, lines: bool = False) -> Any:
-    """Accuracy drop against level, as the paper draws it, with intervals; without the sanity rows."""
-    others = iter(_OTHERS * len(found))
-    rows = dict.fromkeys(line.row for line in found if line.row != CONTROL and not _sanity(line.row))
-    marks = [_marks(found, row, _PAPERS.get(_kind(row)) or next(others)) for row in rows]
-    control = _marks(found, CONTROL, ("0.5", "_"))
+def figure(
+    found: Sequence[Line], title: str, *, note: str = "", basis_points: bool = False, lines: bool = False
+) -> Any:
+    """Accuracy drop against level, as the paper draws it, and below it the differences over ABS, with intervals.
+
+    A random order is there, the other sanity rows are not.
+    """
+    rows = list(dict.fromkeys(line.row for line in found if line.row != CONTROL and not _upside_down(line.row)))
+    look = looks([CONTROL, *rows])
+    drops, gains = ([_marks(found, row, look[row], of) for row in rows] for of in ("drop", "gain"))
+    control = _marks(found, CONTROL, look[CONTROL], "drop")
     if len(control.levels) > 1:  # trained on from level to level, as the pruned ones are
-        return accuracy_drop([control, *marks], title=title, basis_points=basis_points, lines=lines)
-    everywhere = control.mean[0] if control.mean else None
-    return accuracy_drop(marks, everywhere, title, basis_points=basis_points, lines=lines)
+        drops, everywhere = [control, *drops], None
+    else:
+        everywhere = control.mean[0] if control.mean else None
+    if _shared_out(found):
+        note = f"{note}\n{_ALLOCATED}"
+    how: dict[str, Any] = {"note": note, "basis_points": basis_points, "lines": lines}
+    return accuracy_drop(drops, everywhere, title, gains=[marks for marks in gains if marks.levels], **how)
 
 
-def _marks(found: Sequence[Line], row: str, look: tuple[str, str]) -> Marks:
-    drops = {line.level: line.drop for line in found if line.row == row and line.drop is not None}
-    mean, low, high = ([getattr(drop, name) for drop in drops.values()] for name in ("mean", "low", "high"))
-    return Marks(parse(row).label, list(drops), mean, low, high, *look)
+def apart(found: Sequence[Line], title: str, *, note: str = "") -> Any | None:
+    """What the allocation changes and what the criterion changes with the same counts; None where no ABS tells them.
+
+    Left what ABS loses where each layer is pruned alike, then what another allocation gives ABS, then what another
+    criterion gives where each layer keeps as many as with ABS.
+    """
+    rows = list(dict.fromkeys(line.row for line in found if line.row != CONTROL and not _upside_down(line.row)))
+    allocated = [row for row in rows if parse(row).sigma == REFERENCE and row != REFERENCE]
+    told = {REFERENCE, *allocated}
+    if REFERENCE not in rows or not allocated:
+        return None
+    look = looks(rows)
+    chosen = [row for row in rows if row not in told and parse(row).reference in told]
+    drawn = {row: _marks(found, row, look[row], "gain") for row in (*allocated, *chosen)}
+    panels = {
+        "ABS, each layer alike:\nover dense": [_marks(found, REFERENCE, look[REFERENCE], "drop")],
+        "how many from each layer:\nABS over ABS, each layer alike": [drawn[row] for row in allocated],
+        "which ones:\nover ABS with the same counts": [drawn[row] for row in chosen if drawn[row].levels],
+    }
+    return effects({name: marks for name, marks in panels.items() if marks}, title, note)
 
 
-def _kind(row: str) -> str:
-    """A name that the paper's own rows have."""
-    kind = parse(row)
-    return kind.sigma if row == REFERENCE or "formula" in kind.marks else ""
+def _marks(found: Sequence[Line], row: str, look: tuple[str, str, str], of: str) -> Marks:
+    """The drops or the gains of a row, where it has any."""
+    own = {line.level: line for line in found if line.row == row and getattr(line, of) is not None}
+    mean, low, high = ([getattr(getattr(line, of), name) for line in own.values()] for name in ("mean", "low", "high"))
+    counts = sorted({getattr(line, of).n for line in own.values()})
+    many = " to ".join(str(count) for count in dict.fromkeys((*counts[:1], *counts[-1:])))
+    label = parse(row).label + (f", n = {many}" if many else "")
+    return Marks(label, list(own), mean, low, high, *look)
 
 
 def as_json(found: Sequence[Line]) -> list[dict[str, Any]]:
@@ -223,8 +274,12 @@ def as_json(found: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def _sanity(row: str) -> bool:
-    kind = parse(row)
-    return kind.sigma == "random" or bool(kind.marks & {"permuted", "inverted"})
+    return parse(row).sigma == RANDOM or _upside_down(row)
+
+
+def _upside_down(row: str) -> bool:
+    """A row that is there to be worse: of the same scores, but in the wrong places."""
+    return bool(parse(row).marks & {"permuted", "inverted"})
 
 
 def _order(row: str) -> tuple[Any, ...]:
@@ -240,6 +295,11 @@ def _shared_out(found: Sequence[Line]) -> bool:
 
 def _paired(pairs: Sequence[tuple[float, float]]) -> Difference:
     return paired([100 * a for a, _ in pairs], [100 * b for _, b in pairs])
+
+
+def _spread(pairs: Sequence[tuple[float, float]]) -> Spread:
+    gaps = [100 * (a - b) for a, b in pairs]
+    return Spread(statistics.median(gaps), min(gaps))
 
 
 def _percent(values: Iterable[float]) -> float:

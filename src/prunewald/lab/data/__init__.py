@@ -3,7 +3,7 @@
 from prunewald.lab.data.carried import EMBEDDED, embedded
 from prunewald.lab.data.catalogue import NAMES, VARIABLE, load
 from prunewald.lab.data.fashion import fashion_mnist
-from prunewald.lab.data.images import DataError, Dataset, Images, Raw, scaled
+from prunewald.lab.data.images import DataError, Dataset, Images, Raw, counted, scaled
 from prunewald.lab.data.splits import RULES, Rule, Split, split
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Raw",
     "Rule",
     "Split",
+    "counted",
     "embedded",
     "fashion_mnist",
     "load",

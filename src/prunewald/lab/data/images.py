@@ -1,5 +1,6 @@
 """What a data set is once it is read."""
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,3 +50,10 @@ def scaled(part: Images, rows: Tensor | None = None) -> Images:
 def described(title: str, train: Images, test: Images, remark: str = "") -> str:
     """Say what was read: a title, and how many images."""
     return f"{title} ({len(train.y):,} + {len(test.y):,} images{remark})"
+
+
+def counted(source: str) -> tuple[int, int] | None:
+    """How many images for training and for testing such a description names, if it is one."""
+    found = re.search(r"\(([\d,]{1,15}) \+ ([\d,]{1,15}) images", source)
+    train, test = (int("0" + number.replace(",", "")) for number in found.groups()) if found else (0, 0)
+    return (train, test) if train and test else None
