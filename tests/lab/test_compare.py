@@ -129,8 +129,8 @@ def test_pages_have_a_table_a_figure_and_the_bar(tmp_path: Path) -> None:
     for part in (
         "2 networks",
         "ten patterns",
-        "optimizer rmsprop",
-        "epochs 1",
+        "RMSprop",
+        "1 epochs",
         "tries of each row: 2",
         "Wanda @lamp",
         "extra epochs: ",
