@@ -53,13 +53,14 @@ ADAPTIVE = 0.02  # the step size of the others
 PASSING = 0.75  # the rate of steps of rate / t; the first steps of a logistic regression would be far too large
 
 SAMPLED = {"samples": SAMPLES, "batch_size": BATCH}
+MOMENT: dict[str, Any] = {**SAMPLED, "decay": 0.999, "outputs": 1}
 PATHS: dict[str, Online] = {
     "PseudoBootstrap(last=200)": pw.PseudoBootstrap(last=200),
     "BatchMeans(length=200)": pw.BatchMeans(**SAMPLED, length=200),
 }
 WATCHING: dict[str, dict[str, Online]] = {  # what is watched in each model; another estimator is a line here
-    "logistic": {"SecondMoment": pw.SecondMoment(**SAMPLED, decay=0.999)} | PATHS,
-    "linear": PATHS,
+    "logistic": {"SecondMoment": pw.SecondMoment(**MOMENT, likelihood="binary_cross_entropy")} | PATHS,
+    "linear": {"SecondMoment": pw.SecondMoment(**MOMENT, likelihood="squared_error", residual_variance=1.0)} | PATHS,
 }
 LOSSES = {"logistic": F.binary_cross_entropy_with_logits, "linear": F.mse_loss}
 

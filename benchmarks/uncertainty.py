@@ -35,7 +35,7 @@ def trained(device: str, epochs: int, dropout: float) -> tuple[PaperCNN, Any, di
     recipes: dict[str, Online] = {
         "pseudo bootstrap, last 200": pw.PseudoBootstrap(last=LAST, total_steps=total),
         "pseudo bootstrap, every k-th": pw.PseudoBootstrap(every=max(1, total // LAST)),
-        "second moment": pw.SecondMoment(samples=len(data.train.y), batch_size=BATCH),
+        "second moment": pw.SecondMoment(samples=len(data.train.y), batch_size=BATCH, likelihood=F.cross_entropy),
     }
     pruners = {
         name: pw.Pruner(model, optimizer, uncertainty=recipe, targets=nn.Linear) for name, recipe in recipes.items()
@@ -105,8 +105,8 @@ def main() -> None:
         numbers["observed information"] = analytic(model, batches, observed=True)
     layers = list(sigmas["second moment"])
     for labels in ("data", "model"):
-        found = pw.uncertainty.FisherDiagonal(labels=labels).estimate(model, batches, F.cross_entropy)
-        sigmas[f"Fisher diagonal, labels of the {labels}"] = {name: found[name] for name in layers}
+        diagonal = pw.uncertainty.FisherDiagonal(labels=labels).estimate(model, batches, F.cross_entropy)
+        sigmas[f"Fisher diagonal, labels of the {labels}"] = {name: diagonal[name] for name in layers}
     for start in ("warm", "same", "independent"):
         bootstrap = Bootstrap(replicas=options.replicas, start=start)
         found = bootstrap.estimate(

@@ -75,13 +75,13 @@ class Pruner(PrunerView):
         self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule, total_steps)
         self._choices.check(slices, self._params)
         watched = self._choices.watched
-        self.report: Report | None = None  # of the last pruning, by a call or by the schedule
+        self._report: Report | None = None
         self._steps: int | Tensor = 0
         claim(self, self._params)
         zeros = Zeros(self._params)
         self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched)
         self._stepping = Stepping(optimizers, self._owners, self._after_step, kept)
-        guard = Guard(inside, zeros, names, Waiting(evaluations))
+        guard = Guard(inside, zeros, names, Waiting(evaluations), model)
         self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping, guard)
         planned = self._choices.schedule
         self._gradual = None if planned is None else Gradual(planned, self._subject, self._plan)
@@ -111,10 +111,12 @@ class Pruner(PrunerView):
         masks, report = self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr), uncertainty))
         if dry_run:
             return replace(report, dry_run=True)
+        if self._subject.guard.loaded:
+            self._subject.guard.settle()
         if notes := self._subject.hold(masks):
             report = replace(report, notes=[*report.notes, *notes])
         self._watcher.restart()
-        before, self.report = self.report, report
+        before, self._report = self._report, report
         if any(loss.grave for loss in report.lost_rows) or any(not row.kept for row in report.rows):
             warn_emptied(report, () if before is None else before.emptied)
         return report
@@ -147,12 +149,14 @@ class Pruner(PrunerView):
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""
         check_masks(masks, self._params, every=True)
+        self._subject.guard.put_back_()
         self._subject.hold({name: mask.to(self._params[name].device, copy=True) for name, mask in masks.items()})
         self._watcher.restart()
 
     def hold_zeros(self) -> None:
         """Take the zeros that the targets have now for pruned, and hold them: of a model that was pruned elsewhere."""
         masks = self.masks
+        self._subject.guard.put_back_()
         for part in self.slices:
             part.put_(masks[part.param], part.take(self._params[part.param].detach() != 0))
         self.set_masks(masks)
@@ -174,7 +178,7 @@ class Pruner(PrunerView):
     @torch.no_grad()
     def apply_(self) -> None:
         """Set the pruned weights to zero again; without an optimizer this is also the step the estimator sees."""
-        self._check_whole()
+        self._subject.guard.find()
         self._subject.zeros.settle_(self._params)
         for holding in self.holdings:
             holding.settle_(self._params)
@@ -208,7 +212,7 @@ class Pruner(PrunerView):
     def _act_(self) -> None:
         """Prune, if the schedule says so."""
         if self._gradual is not None:
-            self.report = self._gradual.act_(self.steps, first=self.report is None) or self.report
+            self._report = self._gradual.act_(self.steps, first=self._report is None) or self._report
 
     def follow(self, copy: nn.Module) -> None:
         """Zero what is pruned in a copy of the model too, such as an AveragedModel: now, and whenever masks change."""
@@ -227,7 +231,7 @@ class Pruner(PrunerView):
         """Prune nothing any more: the model is plain and trainable with its present values, and can be pruned anew."""
         self._subject.release()
         self._watcher.restart()
-        self.report = None
+        self._report = None
         if self._gradual is not None:
             self._gradual.owed = 0.0
 
@@ -240,12 +244,12 @@ class Pruner(PrunerView):
         self.detach()
 
     def detach(self) -> None:
-        """Let go of model and optimizer: the zeros stay, nothing holds them any more."""
+        """Let go of model and optimizer: nothing holds the zeros any more, and what was loaded last stays as it is."""
         leave(self, self._params)
-        self._subject.guard.release()
         with torch.no_grad():
             for holding in self.holdings:
                 holding.settle_(self._params)
+        self._subject.guard.release()
         self._stepping.release()
         self._subject.zeros.end_()
         self._watcher.release()

@@ -154,6 +154,7 @@ def test_the_sigma_of_one_pruning_decides_it():
         (Request(0.5, alpha=0.1), "sparsity=0.5, alpha=0.1.*give one of"),
         (Request(1.0), "sparsity=1.0"),
         (Request({"0": 2}), "'0'=2"),
+        (Request({}), "sparsity={}.*no layer"),
         (Request(threshold=float("inf")), "threshold=inf"),
         (Request(alpha=0), "alpha=0"),
         (Request(fdr=1.5), "fdr=1.5"),

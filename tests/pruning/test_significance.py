@@ -81,11 +81,25 @@ def test_the_honest_label():
     assert first.startswith("not p-values: sigma from PseudoBootstrap is no standard error")
     scale_free = pw.Pruner(model, optimizer).prune(fdr=0.1, dry_run=True)
     assert scale_free.notes[0].startswith("not p-values: sigma from SecondMoment is no standard error")
-    proper = pw.Pruner(model, optimizer, uncertainty=pw.SecondMoment(samples=100, batch_size=4))
-    assert not proper.prune(fdr=0.1, dry_run=True).notes
+    assert "give SecondMoment samples=, batch_size= and likelihood=" in scale_free.notes[0]
+    recipe = pw.SecondMoment(samples=100, batch_size=4, likelihood="cross_entropy")
+    proper = pw.Pruner(model, optimizer, uncertainty=recipe).prune(fdr=0.1, dry_run=True)
+    assert proper.notes[0].startswith("tested: standard errors at a minimum")
     assert "as good as the sigma that was given" in str(
         pw.Pruner(model, uncertainty=sigma).prune(fdr=0.1, dry_run=True)
     )
+
+
+@pytest.mark.parametrize("request_", [{"alpha": 0.05}, {"fdr": 0.1}], ids=str)
+def test_a_second_moment_in_the_units_of_an_unknown_loss_is_no_p_value_but_a_score(request_):
+    model, _ = problem()
+    optimizer = torch.optim.RMSprop(model.parameters())
+    pruner = pw.Pruner(model, optimizer, uncertainty=pw.SecondMoment(samples=100, batch_size=4))
+    model(torch.randn(4, 10)).square().sum().backward()
+    optimizer.step()
+    with pytest.raises(ValueError, match=r"SecondMoment\(samples=100, batch_size=4\).*give likelihood="):
+        pruner.prune(**request_)
+    assert pruner.prune(0.5).sparsity == 0.5
 
 
 @pytest.mark.parametrize("request_", [{"alpha": 0.0}, {"alpha": 1}, {"fdr": 1.5}, {"fdr": True}, {"alpha": math.nan}])

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import prunewald as pw
 from prunewald.statistics import p_value
-from prunewald.uncertainty import InverseFisher, Sandwich, SGDAsymptotic
+from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich, SGDAsymptotic
 from tests.uncertainty.helpers import BINARY, CONTINUOUS, N, P, X, batches, linear
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -78,7 +78,9 @@ def test_weights_that_are_hardly_told_apart_are_noted():
     assert "hardly tell some weights apart" in note
 
 
-@pytest.mark.parametrize("estimator", [InverseFisher(), Sandwich(), SGDAsymptotic(rate=20.0)], ids=repr)
+@pytest.mark.parametrize(
+    "estimator", [FisherDiagonal(), InverseFisher(), Sandwich(), SGDAsymptotic(rate=20.0)], ids=repr
+)
 def test_standard_errors_of_an_untrained_model_are_noted(estimator):
     start, end = linear(np.zeros(P + 1)), linear(OLS.params)
     found = [estimator.estimate(model, batches(CONTINUOUS), F.mse_loss).notes for model in (start, end)]
@@ -107,6 +109,15 @@ def test_weights_that_the_data_tell_nothing_of_are_noted_and_the_others_have_the
 
 
 # ---- t, where a variance is estimated ------------------------------------------------------------------------------
+
+
+def test_the_diagonal_tests_each_weight_as_if_alone_by_t_and_says_so():
+    model = linear(OLS.params)
+    sigmas = FisherDiagonal("model").estimate(model, batches(CONTINUOUS), F.mse_loss)
+    assert sigmas.degrees == OLS.df_resid
+    (note,) = notes(model, sigmas, alpha=0.05)
+    assert "as if all others were known" in note
+    assert notes(linear(OLS.params), sigmas) == []
 
 
 @pytest.mark.parametrize("estimator", [InverseFisher, Sandwich])

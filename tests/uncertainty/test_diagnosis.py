@@ -41,6 +41,7 @@ GOOD = BlockDiagnosis(("a",), size=5, rank=5, condition=1e3, negative=0, score=0
         ({"condition": 2e9}, "condition 2e+09"),
         ({"error": 0.05}, "share of 5e-02"),
         ({"rank": 3, "untold": 2}, "nothing of 2 weights"),
+        ({"rank": 0, "untold": 5, "condition": torch.inf, "error": torch.inf}, "nothing of 5 weights"),
         ({"negative": 2}, "2 variances of a are negative"),
         ({"score": 6.5}, "6.5 standard errors from 0.*train on"),
     ],

@@ -149,6 +149,8 @@ class Request:
             if level is not None:
                 real(name, level, above=0, below=1)
         if isinstance(self.sparsity, Mapping):
+            if not self.sparsity:
+                raise ValueError("sparsity={} names no layer: give a share for one at least, as in prune({'fc1': 0.9})")
             for name, part in self.sparsity.items():
                 share(f"sparsity for {name!r}", part)
         elif self.sparsity is not None:

@@ -14,6 +14,7 @@ from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.plan import Plan
 from prunewald.pruning.watching import Reading
 
+REPLACED = "{!r} is not the parameter it was when the Pruner was attached: attach a new Pruner"
 _KEPT = 1 << 22  # scores of so many weights are kept from one use to the next
 
 
@@ -24,7 +25,7 @@ def weigh(zeros: Zeros, present: Mapping[str, Tensor], *, all_alive: bool) -> di
     """
     for name, param in zeros.params.items():
         if present.get(name) is not param:
-            raise ValueError(f"{name!r} is not the parameter it was when the Pruner was attached: attach a new Pruner")
+            raise ValueError(REPLACED.format(name))
         low, high = param.data.aminmax()
         if not (math.isfinite(low) and math.isfinite(high)):
             raise ValueError(f"{name!r} has NaN or infinite weights: prune an earlier checkpoint")

@@ -19,7 +19,7 @@ from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
 from prunewald.pruning.plan import Plan
 from prunewald.pruning.report import Report
-from prunewald.pruning.scoring import PlannedScores, weigh
+from prunewald.pruning.scoring import REPLACED, PlannedScores, weigh
 from prunewald.pruning.selecting import select
 from prunewald.pruning.stepping import Stepping
 from prunewald.pruning.watching import Reading, Watcher
@@ -27,6 +27,9 @@ from prunewald.pruning.watching import Reading, Watcher
 _UNCHANGED = (
     "{} keeps {} in a form that cannot be cleared at pruned places, such as 8 bits: "
     "it stays as it is and fades, while the zeros are held after every step"
+)
+_NO_VALUES = (
+    "{!r} was moved to the meta device, and has no values there: to_empty(device=...) and load_state_dict() first"
 )
 _DETACHED = "this Pruner was detached: make a new one to go on pruning"
 
@@ -108,6 +111,18 @@ class Subject:
         self.guard.release()
         self.zeros.clear_()
 
+    def present(self) -> dict[str, Tensor]:
+        """The targets as the model has them now: something else may have taken the place of one since."""
+        found: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
+        if not found.keys() >= self.zeros.params.keys():  # a layer was compiled since
+            found = dict(plain(self.model).named_parameters(remove_duplicate=False))
+        for name, param in self.zeros.params.items():
+            if name not in found or found[name].shape != param.shape:
+                raise ValueError(REPLACED.format(name))
+            if found[name].is_meta:
+                raise ValueError(_NO_VALUES.format(name))
+        return found
+
     def in_sight(self) -> AbstractContextManager[Any]:
         """The weights as the optimizer moves them, for as long as they are looked at."""
         stack = ExitStack()
@@ -121,9 +136,7 @@ class Subject:
             raise ValueError(_DETACHED)
         if in_group():
             refuse_sharded(self.model, self.zeros.params)
-        compete, present = self._compete(), dict(self.model.named_parameters())
-        if not present.keys() >= self.zeros.params.keys():  # a layer was compiled since
-            present = dict(plain(self.model).named_parameters())
+        compete, present = self._compete(), self.present()
         reading = self.watcher.read(sigma)
         return weigh(self.zeros, present, all_alive=compete), reading
 

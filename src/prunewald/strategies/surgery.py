@@ -139,6 +139,7 @@ class Surgery(Pruner):
     def _begin_(self) -> None:
         self._dark = Dark(self.zeros)
         self.hold(self._dark)
+        self._subject.guard.watch()
 
     @property
     def _acting(self) -> bool:

@@ -12,6 +12,7 @@ from prunewald.uncertainty.batches import Batches, Samples
 from prunewald.uncertainty.derivatives import Derivatives
 from prunewald.uncertainty.likelihood import (
     Loss,
+    gain,
     likelihood,
     negative_log_likelihood,
     output_factor,
@@ -82,7 +83,7 @@ class Problem:
     @property
     def gain(self) -> float:
         """The loss as torch takes it, with its means over outputs, in units of the negative log-likelihood."""
-        return {"cross_entropy": 1.0, "squared_error": 2.0 / self.outputs}.get(self.kind, 1.0 / self.outputs)
+        return gain(self.kind, self.outputs)
 
     def degrees(self, untold: int = 0) -> float | None:
         """The degrees of freedom of a residual variance, n - p / outputs; None where it has none.

@@ -1,5 +1,6 @@
 """Sigmas with a word on whether to believe them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -10,6 +11,15 @@ _SHOWN = 3  # so many parameters of a block are named
 _FAR = 2.0  # standard errors: a mean score beyond that is no chance
 _POOR = 1e6  # a condition: there is a direction of weights in which the data tell a thousandth of what they could
 _ROUGH = 1e-2  # a relative error by rounding
+_FAR_NOTE = (
+    "the mean score of {} is {:.2g} standard errors from 0: standard errors are those of a minimum of the loss, and "
+    "these weights are none; train on, without a penalty"
+)
+# What a Wald test by the diagonal of the information has to say of itself.
+EACH_ALONE = (
+    "tested: standard errors at a minimum of the loss, of each weight as if all others were known; where steps are "
+    "constant or inputs correlate they are too small"
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class BlockDiagnosis:
                 f"the information about {self.named()} is singular, of {of}: the data tell of some weights only "
                 "together (of the outputs of a softmax, one is redundant)"
             )
-        elif self.condition > _POOR or self.error > _ROUGH:
+        elif self.untold < self.size and (self.condition > _POOR or self.error > _ROUGH):
             notes.append(
                 f"the information about {self.named()} has condition {self.condition:.0e}: the data hardly tell some "
                 f"weights apart, and rounding lets their standard errors be off by a share of {self.error:.0e}"
@@ -56,12 +66,12 @@ class BlockDiagnosis:
             notes.append(f"the data tell nothing of {self.untold:,} weights of {self.named()}: their sigma is infinite")
         if self.negative:
             notes.append(f"{self.negative:,} variances of {self.named()} are negative: the Hessian is no minimum's")
-        if self.score > _FAR:
-            notes.append(
-                f"the mean score of {self.named()} is {self.score:.2g} standard errors from 0: standard errors are "
-                "those of a minimum of the loss, and these weights are none; train on, without a penalty"
-            )
-        return notes
+        return [*notes, *far(self.score, self.params)]
+
+
+def far(score: float, params: Sequence[str]) -> list[str]:
+    """A note where a mean score, in its standard errors, is too far from zero for a minimum of the loss."""
+    return [_FAR_NOTE.format(some(params, _SHOWN), score)] if score > _FAR else []
 
 
 @dataclass(frozen=True)
@@ -89,4 +99,5 @@ class Sigmas(dict[str, Tensor]):
     diagnosis: Diagnosis
     notes: tuple[str, ...] = ()  # what to know before these are taken as standard errors; a report shows them
     degrees: float | None = None  # of freedom, where weight / sigma is t-distributed
+    caveat: str = ""  # what to know of a Wald test by them
     untested: str = ""  # why they are no standard errors, and what to do, where a Wald test makes no sense

@@ -11,6 +11,7 @@ from prunewald.model.masking import Masks
 from prunewald.model.modules import evaluating
 from prunewald.uncertainty.batches import Batches
 from prunewald.uncertainty.curvature import Problem, pose
+from prunewald.uncertainty.diagnosis import EACH_ALONE, Diagnosis, Sigmas, far
 from prunewald.uncertainty.likelihood import Loss, likelihood
 from prunewald.util.arguments import one_of
 from prunewald.util.registry import uncertainty
@@ -26,7 +27,8 @@ class FisherDiagonal(Offline):
     F is the mean square of per-sample gradients: at the data's own labels (`labels="data"`, the empirical Fisher), or
     at labels of the model's own distribution (`labels="model"`), which is the Fisher information proper. For a model
     with up to 32 outputs that is the exact expectation over its labels, a backward pass for each output; beyond, one
-    label is drawn for each sample, by `seed`. Infinite where no gradient arrives.
+    label is drawn for each sample, by `seed`. Infinite where no gradient arrives. With squared errors weight / SE is
+    t-distributed with `.degrees` of freedom; a note says where the score at the data's labels is far from zero.
     """
 
     labels: Literal["data", "model"] = "data"
@@ -35,9 +37,7 @@ class FisherDiagonal(Offline):
     def __post_init__(self) -> None:
         one_of("labels", self.labels, ("data", "model"))
 
-    def estimate(
-        self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None
-    ) -> dict[str, Tensor]:
+    def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
         """Standard errors by parameter name; infinite where a mask says pruned.
 
         `batches` are read as they come, none is kept. Squared errors need them twice, for the variance of the residuals
@@ -46,17 +46,24 @@ class FisherDiagonal(Offline):
         with evaluating(model):
             passes = 2 if likelihood(loss) == "squared_error" else 1
             problem, variance = pose(model, batches, loss, masks, passes=passes).balanced()
-            squares = self._squares(problem)
+            squares, totals = self._sums(problem)
         # Gradients of squared errors are in units of the residuals' variance; at drawn labels they have variance one.
         scale = variance if self.labels == "data" else variance**0.5
-        sigmas = {name: (scale / square.sqrt()).to(problem.params[name]) for name, square in squares.items()}
-        return {name: sigma.masked_fill(~problem.alive[name], torch.inf) for name, sigma in sigmas.items()}
+        sigmas = Sigmas()
+        for name, alive in problem.alive.items():
+            sigma = (scale / squares[name].sqrt()).to(problem.params[name])
+            sigmas[name] = sigma.masked_fill(~alive, torch.inf)
+        sigmas.diagnosis = Diagnosis(problem.count, (), {})
+        sigmas.degrees, sigmas.caveat = problem.degrees(), EACH_ALONE
+        sigmas.notes = _notes(problem, squares, totals) if self.labels == "data" else ()
+        return sigmas
 
-    def _squares(self, problem: Problem) -> dict[str, Tensor]:
-        """Sums of squared per-sample gradients."""
+    def _sums(self, problem: Problem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Sums of squared per-sample gradients, and of the gradients themselves where they are the data's."""
         params = problem.params
         generator = torch.Generator().manual_seed(self.seed)
         squares = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
+        totals = {name: torch.zeros_like(square) for name, square in squares.items() if self.labels == "data"}
         for x, y in problem.samples():
             if self.labels == "model" and problem.outputs <= _FEW:
                 for factors in problem.factors(list(params), x, y, most=problem.chunk):
@@ -66,7 +73,16 @@ class FisherDiagonal(Offline):
             labels = y if self.labels == "data" else _drawn(problem, x, generator)
             for name, g in problem.gradients(list(params), x, labels).items():
                 squares[name] += g.double().square().sum(0)
-        return squares
+                if name in totals:
+                    totals[name] += g.double().sum(0)
+        return squares, totals
+
+
+def _notes(problem: Problem, squares: dict[str, Tensor], totals: dict[str, Tensor]) -> tuple[str, ...]:
+    """Whether the mean score is far from zero, in its standard errors."""
+    seen = {name: problem.alive[name] & (square > 0) for name, square in squares.items()}
+    z2 = torch.cat([totals[name][at].square() / squares[name][at] for name, at in seen.items()])
+    return tuple(far(float(z2.mean().sqrt()), list(squares))) if len(z2) else ()
 
 
 @torch.no_grad()

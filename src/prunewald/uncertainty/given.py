@@ -65,7 +65,7 @@ class Given(Online):
             return ["p-values are as good as the sigma that was given: they need standard errors"]
         if self.sigmas.untested:
             raise ValueError(f"alpha= and fdr= test weights by standard errors; {self.sigmas.untested}")
-        return []
+        return [self.sigmas.caveat] if self.sigmas.caveat else []
 
     def _diagnosis(self) -> str:
         return f"; its diagnosis:\n{self.sigmas.diagnosis}" if isinstance(self.sigmas, Sigmas) else ""

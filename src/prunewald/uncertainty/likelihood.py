@@ -16,35 +16,47 @@ _NAMES: dict[str, tuple[Any, type[nn.Module]]] = {
     "poisson": (F.poisson_nll_loss, nn.PoissonNLLLoss),
 }
 # With these settings a loss is the likelihood of its name; most losses have only some of them.
-_PLAIN = {"weight": None, "pos_weight": None, "label_smoothing": 0, "reduction": "mean", "log_input": True}
+_PLAIN = {"weight": None, "pos_weight": None, "label_smoothing": 0, "log_input": True}
 _POSITIONS = "cross entropy of {} a sample: give one label and a row of classes, with positions laid out as samples"
 
 
-def likelihood(loss: Loss) -> str:
+def likelihood(loss: Loss, reductions: tuple[str, ...] = ("mean",)) -> str:
     """Which likelihood a loss stands for; an error for a loss whose likelihood is not known.
 
     A subclass of a known loss may compute anything: by its name a caller says which likelihood it stands for.
+    `reductions` are those that a loss may have.
     """
     for name, (function, module) in _NAMES.items():
         if loss == name or loss is function:
             return name
         if type(loss) is module:
-            _check_plain(loss)
+            _check_plain(loss, reductions)
             return name
         if isinstance(loss, module):
             raise ValueError(
                 f"loss {loss!r} is a {module.__name__} that may compute something else: where it is that "
                 f"likelihood, give loss={name!r}"
             )
-    raise ValueError(f"loss {loss!r}: analytic standard errors are known for {', '.join(_NAMES)}")
+    raise ValueError(f"loss {loss!r}: likelihoods are known for {', '.join(_NAMES)}")
 
 
-def _check_plain(loss: nn.Module) -> None:
+def _check_plain(loss: nn.Module, reductions: tuple[str, ...]) -> None:
     """Refuse a weighted or smoothed loss, which is no likelihood of the data."""
     found = {key: getattr(loss, key, plain) for key, plain in _PLAIN.items()}
     changed = [key for key, plain in _PLAIN.items() if found[key] is not plain and found[key] != plain]
+    if getattr(loss, "reduction", reductions[0]) not in reductions:
+        changed.append("reduction")
     if changed:
         raise ValueError(f"loss {loss!r} with {', '.join(changed)} is not a plain likelihood: use its defaults")
+
+
+def gain(kind: str, averaged: int) -> float:
+    """The gradient of a sample's part of torch's loss, in units of its negative log-likelihood of variance one.
+
+    `averaged` is over how many outputs of a sample the loss takes the mean; cross entropy over none, and a squared
+    error is twice the negative log-likelihood.
+    """
+    return {"cross_entropy": 1.0, "squared_error": 2.0 / averaged}.get(kind, 1.0 / averaged)
 
 
 def counted(x: Tensor, y: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:

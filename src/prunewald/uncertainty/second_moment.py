@@ -8,10 +8,16 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Estimate, Online, State, Weights
 from prunewald.core.weights import Weight, lower_median
-from prunewald.model.optimizers import mean_square_gradient, mean_square_state, step_taken
-from prunewald.util.arguments import real, whole
-from prunewald.util.registry import uncertainty
+from prunewald.model.optimizers import couples_decay, mean_square_gradient, mean_square_state, step_taken
+from prunewald.uncertainty.diagnosis import EACH_ALONE
+from prunewald.uncertainty.likelihood import Loss, gain, likelihood
+from prunewald.util.arguments import one_of, real, whole
+from prunewald.util.registry import brief, uncertainty
 from prunewald.util.tensors import accumulator, dense
+
+_OUTPUTS = "how many outputs of one sample the mean is taken over: 1 for a single one, or if they are summed"
+_VARIANCE = "the mean squared residual of the fit, such as F.mse_loss over the training data"
+_PROPER = "give SecondMoment samples=, batch_size= and likelihood= for one"
 
 
 @uncertainty("second-moment")
@@ -20,16 +26,29 @@ class SecondMoment(Online):
     """sigma proportional to 1 / sqrt(v), v the mean squared gradient: the diagonal-Fisher standard error, free of cost.
 
     Scale-free by default: sigma is rescaled so that its median over a layer's living weights is the layer's spread,
-    which makes lambda* = 1 a fair balance. With `samples` (size of the training set) and `batch_size` (effective, over
-    accumulation and ranks) it is the standard error 1 / sqrt(samples · batch_size · v) itself. Where the optimizer
-    keeps no mean square of each weight's gradient (SGD keeps none; that of SOAP, GaLore, NovoGrad, Adafactor or an
-    8-bit Adam is rotated, projected, one number a layer, factored or quantised), the estimator runs an average of its
-    own with the given `decay`, from attaching on.
+    which makes lambda* = 1 a fair balance. With `samples` (n, the size of the training set) and `batch_size` (S, over
+    accumulation and ranks) it is 1 / sqrt(n S v), a score in the units of whatever was minimised.
+
+    With `likelihood` too it is the standard error of a minimum of that loss, as if each weight were the only one:
+    "cross_entropy", "binary_cross_entropy", "squared_error", "poisson", or torch's function or module that was trained
+    with. What is undone is its `reduction`, "mean" (the default) or "sum" over a step's samples and outputs; `outputs`
+    is how many of one sample a mean is taken over, 1 if the loss is summed over them (cross entropy has none to
+    average). A squared error needs the `residual_variance`, the same for all outputs: on the training data, the mean
+    squared residual. The loss must be all that was minimised; weight decay that goes by the gradient, as in Adam and
+    RMSprop, is refused.
+
+    Where the optimizer keeps no mean square of each weight's gradient (SGD keeps none; that of SOAP, GaLore, NovoGrad,
+    Adafactor or an 8-bit Adam is rotated, projected, one number a layer, factored or quantised), the estimator runs an
+    average of its own with the given `decay`, from attaching on.
     """
 
     samples: int | None = None
     batch_size: int | None = None
     decay: float = 0.99
+    likelihood: Loss | None = None  # kept as its name
+    reduction: str | None = None
+    outputs: int | None = None
+    residual_variance: float | None = None
 
     def __post_init__(self) -> None:
         if (self.samples is None) != (self.batch_size is None):
@@ -41,11 +60,45 @@ class SecondMoment(Online):
             whole("samples", self.samples, 1)
             whole("batch_size", self.batch_size, 1)
         real("decay", self.decay, above=0, below=1)
+        if self.likelihood is not None:
+            self._know(self.likelihood)
+        for name in ("reduction", "outputs", "residual_variance") if self.likelihood is None else ():
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}={getattr(self, name)!r} says how a likelihood was trained: give likelihood=")
+
+    def _know(self, loss: Loss) -> None:
+        """Keep a loss as its name and its reduction, after a check that nothing is missing and nothing too much."""
+        if self.samples is None:
+            raise ValueError(f"likelihood={loss!r} makes standard errors: give samples= and batch_size= too")
+        kind, own = likelihood(loss, ("mean", "sum")), getattr(loss, "reduction", None)
+        reduction = self.reduction or own or "mean"
+        one_of("reduction", reduction, ("mean", "sum") if own is None else (own,))
+        averages = reduction == "mean" and kind != "cross_entropy"
+        _check_given("outputs", self.outputs, averages, kind, reduction, _OUTPUTS)
+        _check_given("residual_variance", self.residual_variance, kind == "squared_error", kind, reduction, _VARIANCE)
+        if self.outputs is not None:
+            whole("outputs", self.outputs, 1)
+        if self.residual_variance is not None:
+            real("residual_variance", self.residual_variance, above=0)
+        object.__setattr__(self, "likelihood", kind)  # plain, as fields are, so that it can be printed and saved
+        object.__setattr__(self, "reduction", reduction)
 
     @property
     def standard_error(self) -> bool:
-        """Whether sigma is a standard error: the scale-free form is not."""
-        return self.samples is not None
+        """Whether sigma is a standard error: only where the loss that was minimised is known."""
+        return self.likelihood is not None
+
+    def caveats(self) -> list[str]:
+        """That the scale-free sigma is no standard error; one in the units of an unknown loss is not tested at all."""
+        if self.standard_error:
+            return [EACH_ALONE]
+        if self.samples is not None:
+            raise ValueError(
+                f"alpha= and fdr= test weights by standard errors; {brief(self)} has sigma in the units of a loss that "
+                "it does not know: give likelihood='cross_entropy', or the loss itself, such as nn.MSELoss(); "
+                "prune(sparsity) needs only the order"
+            )
+        return [f"{note}; {_PROPER}" for note in super().caveats()]
 
     def init(self, weights: Weights) -> State:
         """No average yet."""
@@ -80,8 +133,9 @@ class SecondMoment(Online):
         v = v.to(weight.param.device)
         dead = v == 0
         sigma = v.rsqrt_()
-        if self.samples is not None and self.batch_size is not None:
-            return Estimate(sigma.div_((self.samples * self.batch_size) ** 0.5), dead)
+        if self.samples is not None:
+            self._check_undecayed(weight, optimizer)
+            return Estimate(sigma.mul_(self._factor), dead)
         if weight.scale is None:
             # The median over the living weights becomes the layer's spread; one weight has none to be scaled to.
             living = sigma
@@ -97,6 +151,31 @@ class SecondMoment(Online):
         error = replace(self, samples=1, batch_size=1).sigma(state, weight, optimizer)
         return Estimate(error.sigma * _row_scales(error, weight), error.dead)
 
+    @property
+    def _factor(self) -> float:
+        """What 1 / sqrt(v) is multiplied by, v being the mean square of a step's gradient.
+
+        That gradient is a mean, or a sum, over S samples of `gain` times the gradient of their log-likelihoods.
+        """
+        assert self.samples is not None
+        assert self.batch_size is not None
+        if self.likelihood is None:
+            return float((self.samples * self.batch_size) ** -0.5)
+        parts = gain(str(self.likelihood), self.outputs or 1) * (self.residual_variance or 1.0)
+        size = 1 / self.batch_size if self.reduction == "mean" else self.batch_size
+        return float(parts * (size / self.samples) ** 0.5)
+
+    def _check_undecayed(self, weight: Weight, optimizer: Optimizer | None) -> None:
+        """Refuse a standard error from squares that hold a penalty."""
+        kept = mean_square_state(optimizer, weight.param)
+        if self.likelihood is not None and not isinstance(kept, str) and couples_decay(optimizer, kept.group):
+            decay = kept.group["weight_decay"]
+            raise ValueError(
+                f"{type(optimizer).__name__} adds weight_decay={decay!r} of {weight.name!r} to the gradient whose mean "
+                "square it keeps: that makes no standard error; train with weight_decay=0, or with AdamW; or leave "
+                "out likelihood=, for a sigma to prune(sparsity) by"
+            )
+
     def _own_average(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Tensor:
         """The average that was run here, where the optimizer keeps none; in a tensor of its own."""
         average = state["average"].get(weight.name)
@@ -108,6 +187,16 @@ class SecondMoment(Online):
             )
         corrected: Tensor = average / (1 - self.decay ** int(state["steps"]))
         return corrected
+
+
+def _check_given(name: str, value: object, needed: bool, kind: str, reduction: str, what: str) -> None:
+    """Refuse what is missing, and what plays no part."""
+    if needed and value is None:
+        raise ValueError(f"likelihood={kind!r}, reduction={reduction!r}: give {name}=, {what}")
+    if value is not None and not needed:
+        raise ValueError(
+            f"{name}={value!r} plays no part in likelihood={kind!r}, reduction={reduction!r}: leave it out"
+        )
 
 
 def _row_scales(error: Estimate, weight: Weight) -> Tensor:

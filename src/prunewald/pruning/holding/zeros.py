@@ -77,11 +77,12 @@ class Zeros(Holding):
         now = ((name, self.params[name]) for name in self.alive)
         return [name for name, param in now if self._seen.get(name) != (param.data_ptr(), param._version)]
 
-    def revived(self, name: str) -> int:
-        """How many pruned weights of a parameter are not zero."""
+    def revived(self, name: str, present: Tensor | None = None) -> int:
+        """How many pruned weights of a parameter are not zero, or of what stands in its place at present."""
         if name not in self.alive:
             return 0
-        return int(torch.count_nonzero(self.params[name].detach().masked_fill(self.mask(name), 0.0)))
+        param = self.params[name] if present is None else present
+        return int(torch.count_nonzero(param.detach().masked_fill(self.mask(name), 0.0)))
 
     def rebind_(self, name: str, param: Tensor) -> None:
         """Hold another tensor under a name, as after load_state_dict(assign=True)."""
