@@ -1,5 +1,4 @@
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -162,7 +161,7 @@ def test_bad_values_are_named_before_anything_is_written(tmp_path: Path) -> None
 def test_the_readmes_table_is_of_the_committed_numbers() -> None:
     stored = json.loads(COMMITTED.read_text())
     preset = settings("fashion-mnist", "demo")
-    assert stored["settings"] == json.loads(json.dumps(asdict(preset)))
+    assert Settings(**stored["settings"]) == preset
     records = [Record(**record, environment={}) for record in stored["records"]]
     shown = summary.short_table(summary.lines(records)).splitlines()
     readme = (COMMITTED.parents[2] / "README.md").read_text(encoding="utf-8")
