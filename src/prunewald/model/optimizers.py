@@ -43,6 +43,9 @@ _RULES = {
     "Adagrad": _ADAGRAD,
 }
 
+# Those among them that add weight decay to the gradient first, unless they are told to decouple it.
+_COUPLED = ("Adam", "NAdam", "RAdam", "RMSprop", "Adadelta", "Adagrad")
+
 # What the keys of a state tell about a second moment that is there, but not as a mean square of each weight.
 _OTHER_FORMS = {
     "only row and column means of the second moment": ("row_var", "col_var", "exp_avg_sq_row", "exp_avg_sq_col"),
@@ -120,6 +123,20 @@ def mean_square_state(optimizer: Optimizer | None, param: Tensor, *, stepped: bo
     if not stepped and not steps:
         return f"{name} has taken no step with a gradient for it yet"
     return MeanSquare(kept, rule, group, steps)
+
+
+def couples_decay(optimizer: Any, group: Mapping[str, Any]) -> bool:
+    """Whether weight decay is added to the gradient before its square is averaged, as by Adam and not by AdamW."""
+    kinds = [base.__name__ for base in type(optimizer).__mro__]
+    coupled = next((kind in _COUPLED for kind in kinds if kind in _RULES), False)
+    asked = (getattr(optimizer, name, True) for name in ("adam_w_mode", "adamw_mode"))  # of apex and DeepSpeed
+    decoupled = group.get("decoupled_weight_decay", False)
+    return bool(group.get("weight_decay")) and (not all(asked) or (coupled and not decoupled))
+
+
+def keeps_a_square(optimizer: Optimizer) -> bool:
+    """Whether an optimizer is of a kind that is known to keep a mean square, before it has any state."""
+    return any(base.__name__ in _RULES for base in type(optimizer).__mro__)
 
 
 def keeps_mean_square(optimizer: Optimizer | None, param: Tensor) -> bool:
