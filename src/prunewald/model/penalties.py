@@ -93,6 +93,6 @@ def _leaves(tensor: Tensor) -> list[Tensor]:
         if node is not None and node not in seen:
             seen.add(node)
             nodes += [before for before, _ in node.next_functions]
-            if (leaf := getattr(node, "variable", None)) is not None:
-                found[leaf] = None
+            if node.name().endswith("AccumulateGrad"):
+                found[node.variable] = None
     return list(found)

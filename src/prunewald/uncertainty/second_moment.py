@@ -80,8 +80,8 @@ class SecondMoment(Online):
         kept = mean_square_state(optimizer, weight.param)
         if not isinstance(kept, str) and couples_decay(optimizer, kept.group):
             return f"{type(optimizer).__name__} adds its weight decay to the gradient"
-        steps = int(state["steps"] if isinstance(kept, str) else kept.steps)
-        return "" if steps >= self.patience else f"{steps:,} of {self.patience:,} steps are in the second moment"
+        steps, needed = int(state["steps"] if isinstance(kept, str) else kept.steps), self.patience
+        return "" if steps >= needed else f"{steps:,} of {needed:,} steps are in the second moment"
 
     def check(self, state: State, weights: Weights) -> None:
         """Whether there is a second moment is seen tensor by tensor, when sigma is asked for."""
