@@ -43,7 +43,7 @@ def without_penalties(param: Tensor, grad: Tensor) -> Tensor:
 
     Exactly zero where the data add nothing: notes come, and are summed, in the order in which autograd sums them.
     """
-    own = _notes.get(torch._C._current_graph_task_id(), {}).pop(param, [])
+    own = _notes.get(torch._C._current_graph_task_id(), {}).get(param, [])
     if not own:
         return grad
     total = own[0]

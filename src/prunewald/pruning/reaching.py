@@ -1,8 +1,8 @@
 """Where a gradient of the data arrives: what none reaches is dead."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,12 +19,24 @@ _MARKS = {"current": 1, "previous": 2, "observed": 4}  # the bits of a mark, by 
 _NOW, _BEFORE, _OBSERVED = _MARKS.values()
 
 
+@dataclass(eq=False)
+class _Ear:
+    """A hook on a parameter, to be told from those of others."""
+
+    hear: Callable[[str, Tensor], None]
+    name: str
+
+    def __call__(self, grad: Tensor) -> None:
+        self.hear(self.name, grad)
+
+
 class Reach:
     """Marks, a byte a weight, where a gradient of the data arrived in each of two blocks of `length` steps.
 
     A weight is dead where none arrived in this block and the one before: in no step of the last `length`, or more. A
     hook looks at the gradient as backward adds it, before it is clipped, unscaled or decayed, and takes from it what
-    penalties added; where the user adds a hook, from the pass after on it comes behind that. One that no backward pass brought, since it was written to `.grad`, is taken as it is.
+    penalties added; where the user adds a hook, from the pass after on it comes behind that. A gradient that no
+    backward pass brought, since it was written to `.grad`, is taken as it is.
     What `observing()` marks holds as long: then the steps after it tell by themselves.
     """
 
@@ -54,7 +66,7 @@ class Reach:
             if param.requires_grad and (hooked is not param or not self._is_last(name)):
                 if handle is not None:
                     handle.remove()
-                self._hooks[name] = param, param.register_hook(partial(self._hear, name))
+                self._hooks[name] = param, param.register_hook(_Ear(self._hear, name))
 
     def _hear(self, name: str, grad: Tensor) -> None:
         """A gradient arrives."""
@@ -71,8 +83,8 @@ class Reach:
 
     def _is_last(self, name: str) -> bool:
         """Whether no hook of the user's own, which may cut the gradient, comes after the one here."""
-        param, handle = self._hooks[name]
-        return next(reversed(param._backward_hooks)) == handle.id  # type: ignore[call-overload,no-any-return]
+        hooks: Any = self._params[name]._backward_hooks
+        return isinstance(next(reversed(hooks.values())), _Ear)
 
     def _mark_(self, name: str, grad: Tensor) -> None:
         """Remember where a gradient is not zero."""
