@@ -159,8 +159,8 @@ class Pruner(PrunerView):
         """
         with self._reach.observing() as names:
             pass_gradients(self.model, [self._params[name] for name in names], batches, loss, limit)
-        dead, masks = self.dead(), self._subject.zeros.masks()
-        return {name: int(torch.count_nonzero(dead[name] & masks[name])) for name in names}
+        dead, masks = self.dead(), self._subject.zeros.mask
+        return {name: int(torch.count_nonzero(dead[name] & masks(name))) for name in names}
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""

@@ -1,5 +1,6 @@
 """What a penalty in a loss hands to autograd, so that it can be told from the gradient of the data."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,8 +28,7 @@ class _Noted(torch.autograd.Function):
         return grads[0]
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def noted(tensor: Tensor) -> Tensor:
+def _noted(tensor: Tensor) -> Tensor:
     """The same tensor, for a penalty to be computed from."""
     # Under torch.func nobody listens for gradients, and the values are not those of one parameter.
     inside: Any = torch._C._functorch.peek_interpreter_stack()
@@ -36,6 +36,9 @@ def noted(tensor: Tensor) -> Tensor:
         return tensor
     found: Tensor = _Noted.apply(tensor)  # type: ignore[no-untyped-call]
     return found
+
+
+noted: Callable[[Tensor], Tensor] = torch.compiler.disable(_noted)  # a graph that is compiled could note nothing
 
 
 def without_penalties(param: Tensor, grad: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -83,8 +84,10 @@ class Reach:
 
     def _is_last(self, name: str) -> bool:
         """Whether no hook of the user's own, which may cut the gradient, comes after the one here."""
-        hooks: Any = self._params[name]._backward_hooks
-        return isinstance(next(reversed(hooks.values())), _Ear)
+        param, handle = self._hooks[name]
+        hooks: Any = param._backward_hooks
+        after = takewhile(lambda key: key != handle.id, reversed(hooks))
+        return all(isinstance(hooks[key], _Ear) for key in after)
 
     def _mark_(self, name: str, grad: Tensor) -> None:
         """Remember where a gradient is not zero."""

@@ -137,7 +137,7 @@ class PrunerView:
         In a group of processes that train together every one has to ask: they tell each other.
         """
         found = {name: self._subject.reach.dead(name) for name in self._params}
-        if any(dead is None for dead in found.values()):
+        if any(dead is None and self._params[name].requires_grad for name, dead in found.items()):
             estimates = self._subject.estimates(sigma_source(self._choices))
             found = {name: estimate.dead for name, estimate in estimates.items()}
         return {name: dead for name, dead in found.items() if dead is not None}
