@@ -125,7 +125,6 @@ def test_sigma_is_one_number_a_weight_and_not_negative(uncertainty):
     for name, mask in pruner.masks.items():
         assert sigma[name].shape == mask.shape
         assert (sigma[name] >= 0).all()
-        assert dead[name].dtype == torch.bool
 
 
 def test_an_estimator_is_online_or_offline():

@@ -136,6 +136,7 @@ class PrunerView:
 
         In a group of processes that train together every one has to ask: they tell each other.
         """
+        self._check_whole()
         found = {name: self._subject.reach.dead(name) for name in self._params}
         if any(dead is None and self._params[name].requires_grad for name, dead in found.items()):
             estimates = self._subject.estimates(sigma_source(self._choices))

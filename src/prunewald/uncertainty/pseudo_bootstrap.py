@@ -26,8 +26,8 @@ class PseudoBootstrap(Online):
     - `last=B` alone, for training of unknown length: a rolling window, its length right to 10 %, kept in sub-blocks.
     - `every=k`: only each k-th step, over the whole training, or the last B of those if `last` is given too.
 
-    Three float32 vectors of the tracked weights; the rolling window takes 13 (15 where a fused optimizer may skip steps,
-    as under GradScaler).
+    Three float32 vectors of the tracked weights; the rolling window takes 13 (15 where a fused optimizer may skip
+    steps, as under GradScaler).
     `compiled=True` fuses the update by torch.compile (on a CPU this needs a C++ compiler).
     """
 
