@@ -21,6 +21,15 @@ def summed(value: Tensor) -> Tensor:
     return total
 
 
+def in_any(mask: Tensor) -> Tensor:
+    """True where it is so in any process, in every one of them; the mask itself where there is but one process."""
+    if not in_group():
+        return mask
+    anywhere = mask.to(torch.uint8, memory_format=torch.contiguous_format)
+    dist.all_reduce(anywhere, dist.ReduceOp.MAX)
+    return anywhere.bool()
+
+
 def refuse_shards(tensors: Mapping[str, Any]) -> None:
     """Refuse tensors of which each process holds a part (FSDP2, tensor parallelism): their zeros would not hold."""
     from torch.distributed.tensor import DTensor

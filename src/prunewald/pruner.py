@@ -18,8 +18,20 @@ from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
+from prunewald.pruning.observing import pass_gradients
 from prunewald.pruning.owning import claim, leave
-from prunewald.pruning.plan import Choices, Limit, Plan, Request, SigmaSource, Sparsity, online, resolve
+from prunewald.pruning.plan import (
+    Choices,
+    Limit,
+    Plan,
+    Request,
+    SigmaSource,
+    Sparsity,
+    online,
+    resolve,
+    sigma_source,
+)
+from prunewald.pruning.reaching import Reach
 from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved, packed, unpacked
 from prunewald.pruning.stepping import Stepping, after_backward
@@ -27,6 +39,8 @@ from prunewald.pruning.subject import Subject
 from prunewald.pruning.view import PrunerView
 from prunewald.pruning.waiting import Waiting
 from prunewald.pruning.watching import Watcher
+from prunewald.uncertainty.batches import Batches
+from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.files import FilePath
 
 
@@ -80,9 +94,11 @@ class Pruner(PrunerView):
         claim(self, self._params)
         zeros = Zeros(self._params)
         self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched)
+        watches = self._choices.watches_reach(optimizers)
+        self._reach = Reach(self._params, self._owners, sigma_source(self._choices).patience, watches)
         self._stepping = Stepping(optimizers, self._owners, self._after_step, kept)
         guard = Guard(inside, zeros, names, Waiting(evaluations), model)
-        self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping, guard)
+        self._subject = Subject(inside, slices, zeros, self._watcher, self._reach, self._stepping, guard)
         planned = self._choices.schedule
         self._gradual = None if planned is None else Gradual(planned, self._subject, self._plan)
         if planned is not None:
@@ -118,7 +134,7 @@ class Pruner(PrunerView):
             self._subject.guard.settle()
         if notes := self._subject.hold(masks):
             report = replace(report, notes=[*report.notes, *notes])
-        self._watcher.restart()
+        self._subject.restart()
         before, self._report = self._report, report
         if any(loss.grave for loss in report.lost_rows) or any(not row.kept for row in report.rows):
             warn_emptied(report, () if before is None else before.emptied)
@@ -150,12 +166,24 @@ class Pruner(PrunerView):
         choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
         return resolve(choices, request, self.model, self.slices, self._params, self.optimizers)
 
+    def observe(self, batches: Batches, loss: Loss, *, limit: int | None = None) -> dict[str, int]:
+        """Look at data: how many weights of each parameter are dead, of those that are not pruned.
+
+        One pass over `batches`, pairs of inputs and targets, or over the first `limit` of them, in eval mode, changes
+        nothing else. Dead is from now on what neither these data reach nor, where it is watched, the training does;
+        it holds until the next pruning, or until so many steps are watched that they tell by themselves.
+        """
+        with self._reach.observing() as names:
+            pass_gradients(self.model, [self._params[name] for name in names], batches, loss, limit)
+        dead, masks = self.dead(), self._subject.zeros.mask
+        return {name: int(torch.count_nonzero(dead[name] & masks(name))) for name in names}
+
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""
         check_masks(masks, self._params, every=True)
         self._subject.guard.put_back_()
         self._subject.hold({name: mask.to(self._params[name].device, copy=True) for name, mask in masks.items()})
-        self._watcher.restart()
+        self._subject.restart()
 
     def hold_zeros(self) -> None:
         """Take the zeros that the targets have now for pruned, and hold them: of a model that was pruned elsewhere."""
@@ -189,6 +217,7 @@ class Pruner(PrunerView):
         self._subject.guard.waiting.stepped()
         if self._subject.zeros.attached and not self.optimizers:
             self._watcher.update_(0, None)
+            self._reach.update_(0)
             self._advance_(None)
 
     def _after_step(self, at: int, optimizer: Optimizer) -> None:
@@ -197,6 +226,7 @@ class Pruner(PrunerView):
         self._subject.guard.stepped()
         self._subject.zeros.settle_(self._owners[at])
         self._watcher.update_(at, optimizer)
+        self._reach.update_(at)
         if optimizer is self.optimizers[-1]:
             self._advance_(optimizer)
 
@@ -234,7 +264,7 @@ class Pruner(PrunerView):
     def reset(self) -> None:
         """Prune nothing any more: the model is plain and trainable with its present values, and can be pruned anew."""
         self._subject.release()
-        self._watcher.restart()
+        self._subject.restart()
         self._report = None
         if self._gradual is not None:
             self._gradual.owed = 0.0
@@ -257,6 +287,7 @@ class Pruner(PrunerView):
         self._stepping.release()
         self._subject.zeros.end_()
         self._watcher.release()
+        self._reach.release()
 
     # ---- resume --------------------------------------------------------------------------------------------------
 
@@ -272,7 +303,11 @@ class Pruner(PrunerView):
         owed = 0.0 if self._gradual is None else self._gradual.owed
         # All keys are always there: what the present state lacks, torch.distributed.checkpoint does not load.
         own = {"masks": packed(self.masks), "steps": self.steps, "owed": owed}
-        return own | {"history": [list(one) for one in self.history], **self._watcher.state_dict()}
+        return own | {
+            "history": [list(one) for one in self.history],
+            "reach": self._reach.state_dict(),
+            **self._watcher.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; one of other parameters or another kind of estimator is an error."""
@@ -290,8 +325,10 @@ class Pruner(PrunerView):
             zeros.set_(masks)
         self._subject.guard.watch()
         self._watcher.load_state_dict(state)
+        self._reach.load_state_dict(state.get("reach", ()))
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         check_saved(state)
         check_masks(unpacked(state["masks"]), self._params, every=True, what="the saved masks")
         self._watcher.check_state(state)
+        self._reach.check_state(state.get("reach", ()))

@@ -18,6 +18,8 @@ from prunewald.util.registry import brief, kind
 State: TypeAlias = dict[str, Any]  # tensors, numbers, and dicts and lists of them: it goes into state_dict() as it is
 Weights: TypeAlias = Mapping[str, Tensor]  # parameters by name
 
+PATIENCE = 100  # steps without a gradient of the data, at least, before a weight is called dead
+
 
 # ---- what is gathered while a model trains -------------------------------------------------------------------------
 
@@ -65,7 +67,7 @@ class Statistic(Running):
 
 
 class Estimate(NamedTuple):
-    """Sigma of one parameter, and where a weight is dead, since no gradient reached it (None: unknown)."""
+    """Sigma of one parameter, and where a weight is dead, since no gradient of the data reached it (None: unknown)."""
 
     sigma: Tensor
     dead: Tensor | None
@@ -81,9 +83,16 @@ class Online(Running, Uncertainty):
     learns: ClassVar[bool] = True  # whether it learns from the steps of a training; False: it knows its sigmas already
     notes: tuple[str, ...] = ()  # what a report should say wherever its sigma is used
 
+    def init_marked(self, weights: Weights) -> State:
+        """As `init`, where nobody else watches what gradients reach: then the state shall tell, if it can."""
+        return self.init(weights)
+
     @abstractmethod
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
-        """The estimate for one parameter; the state stays as it is."""
+        """The estimate for one parameter; the state stays as it is.
+
+        `weight.dead` is what the Pruner watched, and goes before what the estimate says of dead weights.
+        """
 
     def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate | None:
         """The estimate for many replicas of a parameter at once, stacked along the first dimension: (R, ...).
@@ -116,6 +125,15 @@ class Online(Running, Uncertainty):
     def standard_error(self) -> bool:
         """Whether sigma is a standard error, so that a Wald test means what it says."""
         return False
+
+    @property
+    def patience(self) -> int:
+        """How many steps no gradient of the data may reach a weight before that is called dead."""
+        return PATIENCE
+
+    def blind(self, state: State, weight: Weight, optimizer: Optimizer | None) -> str:
+        """Why the dead weights that its estimate tells of are not to be believed; empty where they are."""
+        return ""
 
     def degrees(self, state: State) -> float | None:
         """The degrees of freedom of z = w / sigma where it is t-distributed; None where it is normal."""

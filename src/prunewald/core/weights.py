@@ -34,6 +34,7 @@ class Weight:
     average: Tensor | None = (
         None  # the weights that the standard errors are of, where these are not the parameter itself
     )
+    dead: Tensor | None = None  # True where no gradient of the data arrived, as far as it was watched; None: unknown
     scale: float | None = None  # what an estimator multiplies sigma by, once it has found that
 
     @cached_property

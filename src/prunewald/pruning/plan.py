@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Statistic, Uncertainty
 from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Wald
-from prunewald.model.optimizers import stepped_by, why_no_mean_square
+from prunewald.model.optimizers import keeps_a_square, stepped_by, why_no_mean_square
 from prunewald.model.slices import Slice, Slices, layer_of
 from prunewald.model.targets import match
 from prunewald.uncertainty.second_moment import SecondMoment
@@ -71,6 +71,12 @@ class Choices:
         learns = self.uncertainty is not None and self.uncertainty.learns
         statistic = None if self.criterion is None else self.criterion.statistic
         return self.uncertainty if learns else None, statistic
+
+    def watches_reach(self, optimizers: Sequence[Optimizer]) -> bool:
+        """Whether what gradients reach has to be watched: wherever a sigma may be used that is not given."""
+        if self.uncertainty is not None:
+            return self.uncertainty.learns and (self.criterion is None or self.criterion.uses_sigma is not False)
+        return self.criterion is None and any(map(keeps_a_square, optimizers))
 
     @property
     def least(self) -> int:

@@ -20,6 +20,7 @@ from prunewald.pruning.describing import describe, lost_rows
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
 from prunewald.pruning.plan import Plan
+from prunewald.pruning.reaching import Reach
 from prunewald.pruning.report import Report
 from prunewald.pruning.scoring import REPLACED, PlannedScores, weigh
 from prunewald.pruning.selecting import select
@@ -44,6 +45,7 @@ class Subject:
     slices: Sequence[Slice]
     zeros: Zeros
     watcher: Watcher
+    reach: Reach
     stepping: Stepping
     guard: Guard
 
@@ -66,7 +68,7 @@ class Subject:
         looked = ((s, self.zeros.params[s.param], present[s.param], chosen[s.name]) for s in self.slices)
         # Patterns of groups empty rows on purpose.
         losses = lost_rows(self.model, looked) if plan.pattern.single else []
-        return masks, describe(plan, rows, [*plan.notes, *notes], losses)
+        return masks, describe(plan, rows, [*plan.notes, *reading.notes(), *notes], losses)
 
     def scores(self, plan: Plan) -> tuple[PlannedScores, Reading]:
         """The scores by the criterion of a plan, and what they were made from."""
@@ -105,6 +107,11 @@ class Subject:
         self.zeros.set_(masks)
         return [_UNCHANGED.format(*one) for one in left.items()]
 
+    def restart(self) -> None:
+        """Forget all that was gathered: it was of a model with other weights."""
+        self.watcher.restart()
+        self.reach.restart()
+
     def release(self) -> None:
         """Hold nothing any more; what is attached stays so."""
         for holding in list(self.stepping.holdings):
@@ -139,7 +146,7 @@ class Subject:
         if in_group():
             refuse_sharded(self.model, self.zeros.params)
         compete, present = self._compete(), self.present()
-        reading = self.watcher.read(sigma)
+        reading = self.watcher.read(sigma, self.reach)
         return weigh(self.zeros, present, all_alive=compete), reading
 
     def _candidates(self, plan: Plan, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:

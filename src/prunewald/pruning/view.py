@@ -159,9 +159,16 @@ class PrunerView:
         return {name: estimate.sigma for name, estimate in found.items()}
 
     def dead(self) -> dict[str, Tensor]:
-        """By parameter name, True where no gradient reached a weight while it was watched."""
-        found = self._subject.estimates(sigma_source(self._choices))
-        return {name: estimate.dead for name, estimate in found.items() if estimate.dead is not None}
+        """By parameter name, True where no gradient of the data reaches a weight; without those where it is unknown.
+
+        In a group of processes that train together every one has to ask: they tell each other.
+        """
+        self._check_whole()
+        found = {name: self._subject.reach.dead(name) for name in self._params}
+        if any(dead is None and self._params[name].requires_grad for name, dead in found.items()):
+            estimates = self._subject.estimates(sigma_source(self._choices))
+            found = {name: estimate.dead for name, estimate in estimates.items()}
+        return {name: dead for name, dead in found.items() if dead is not None}
 
     @property
     def at_work(self) -> str:

@@ -1,7 +1,7 @@
 """What is gathered from step to step: the estimator's state, and that of the statistic a criterion asked for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -11,8 +11,13 @@ from torch.optim import Optimizer
 from prunewald.core.base import Estimate, Online, Running, State, Statistic
 from prunewald.core.weights import NotYet, Weight
 from prunewald.model.optimizers import stepped_by
+from prunewald.pruning.reaching import Reach
 from prunewald.pruning.resuming import check_states, packed, unpacked
+from prunewald.util.text import some
 from prunewald.util.trees import copied
+
+_SHOWN = 3  # so many names are said
+_UNKNOWN = "which weights are dead is not known ({}): pruner.observe(batches, loss) tells"
 
 
 class Watcher:
@@ -70,7 +75,7 @@ class Watcher:
         if self._statistic is not None:
             self._statistic.update_(self._statistics[at], self._own(at), optimizer)
 
-    def read(self, online: Online | None) -> "Reading":
+    def read(self, online: Online | None, reach: Reach | None = None) -> "Reading":
         """What is known of the weights now, after a check that the estimator can tell something.
 
         One that did not watch goes by what the optimizer keeps, or by what it was given.
@@ -102,7 +107,7 @@ class Watcher:
                 online.check(state, self._params)
             except ValueError as error:
                 raise NotYet(*error.args) from None
-        return Reading(online, states, self.optimizers, statistics)
+        return Reading(online, states, self.optimizers, statistics, reach)
 
     def _values(self, statistic: Statistic) -> dict[str, Tensor]:
         """What the criterion's statistic has gathered, by parameter."""
@@ -154,20 +159,42 @@ class Reading:
     states: Mapping[str, State]  # of the estimator, by parameter
     optimizers: Mapping[str, Optimizer]  # by parameter; nothing where none steps it
     statistics: Mapping[str, Tensor]  # by parameter
+    reach: Reach | None = None  # where gradients of the data arrived; None: the sigmas are given, and are all there is
+    unknown: dict[str, str] = field(default_factory=dict)  # why dead weights are not known, by parameter that was read
 
     def sigma(self, weight: Weight) -> Estimate:
         """What the estimator tells of a parameter."""
         assert self.online is not None
-        optimizer = self.optimizers.get(weight.name)
+        optimizer, state = self.optimizers.get(weight.name), self.states[weight.name]
+        weight.dead = None if self.reach is None else self.reach.dead(weight.name)
         try:
-            estimate = self.online.sigma(self.states[weight.name], weight, optimizer)
+            estimate = self.online.sigma(state, weight, optimizer)
         except ValueError as error:
             # One of several optimizers may step later than the others.
             raise error if optimizer is None or optimizer.state.get(weight.param) else NotYet(*error.args) from None
+        dead = estimate.dead if weight.dead is None else weight.dead
         # Unless an earlier pruning cut it off, a tensor without any gradient is better an error than a mass pruning.
-        if weight.alive is None and estimate.dead is not None and bool(estimate.dead.all()):
+        if weight.alive is None and (self._idle(weight) if dead is None else bool(dead.all())):
             raise NotYet(_untrained(weight.name, "got no gradient (or none that its precision can hold)"))
-        return estimate
+        if weight.dead is None and self.reach is not None:
+            why = self.online.blind(state, weight, optimizer)
+            if why or dead is None:
+                self.unknown[weight.name] = why or self.reach.why_not(weight.name)
+                dead = None
+        return Estimate(estimate.sigma, dead)
+
+    def _idle(self, weight: Weight) -> bool:
+        return self.reach is not None and self.reach.idle(weight.name)
+
+    def notes(self) -> list[str]:
+        """That dead weights are not known, and why, where a report has to say so."""
+        found: dict[str, list[str]] = {}
+        for name, why in self.unknown.items():
+            found.setdefault(why, []).append(name)
+        every = [
+            why if len(names) == len(self.states) else f"{some(names, _SHOWN)}: {why}" for why, names in found.items()
+        ]
+        return [_UNKNOWN.format("; ".join(every))] if every else []
 
     def degrees(self) -> float | None:
         """The degrees of freedom of the estimator's z, the fewest of several optimizers; None where it is normal."""

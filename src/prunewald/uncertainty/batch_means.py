@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.core.base import Estimate, Online, State, Weights
+from prunewald.core.base import PATIENCE, Estimate, Online, State, Weights
 from prunewald.core.weights import Weight
 from prunewald.model.optimizers import master, step_taken
-from prunewald.uncertainty.streaming import collect_, merged, new_block, shift_to_
+from prunewald.uncertainty.streaming import collect_, merged, new_block, shift_to_, unmoved
 from prunewald.util.arguments import whole
 from prunewald.util.notices import warn
 from prunewald.util.registry import uncertainty
@@ -73,6 +73,10 @@ class BatchMeans(Online):
         tables = ("shift", "batch", "centre", "means", "within", "pair", "pairs")
         return {"step": 0, "length": self.length} | {table: {} for table in tables}
 
+    def init_marked(self, weights: Weights) -> State:
+        """Batches are marked with where a gradient arrived."""
+        return {**self.init(weights), "marked": True}
+
     def update_(self, state: State, weights: Weights, optimizer: Optimizer | None) -> None:
         """Take in the weights after one step."""
         took = step_taken(optimizer)
@@ -85,7 +89,7 @@ class BatchMeans(Online):
         if not state["batch"]:
             if not state["shift"]:
                 shift_to_(state["shift"], [], snapshot)
-            state["batch"] = new_block(snapshot)
+            state["batch"] = new_block(snapshot, marked=state.get("marked", False))
         grads = {name: weight.grad for name, weight in weights.items()}
         collect_(state["shift"], state["batch"], snapshot, grads, None, compiled=False)
         if state["batch"]["count"] == self.length:
@@ -113,15 +117,14 @@ class BatchMeans(Online):
             )
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
-        """The standard error of the averaged iterate; dead where no gradient came."""
-        count, m2, moved = merged([state["means"]], weight.name)
-        if state["batch"]:
-            moved = moved | state["batch"]["moved"][weight.name]
+        """The standard error of the averaged iterate."""
+        count, m2 = merged([state["means"]], weight.name)
         variance = m2 / (count - 1)
         if self.samples is not None and self.batch_size is not None:
             seen = self.batch_size * self.length / self.samples  # of the training set, in one batch
             variance = _lugsail(variance, state["pairs"], weight.name) * (seen + 1 / count)
-        return Estimate(variance.sqrt_().to(weight.param.device), ~moved.to(weight.param.device))
+        batch = [state["batch"]] if state["batch"] else []
+        return Estimate(variance.sqrt_().to(weight.param.device), unmoved([state["means"], *batch], weight))
 
     def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """As for a single model, since a weight's error depends on that weight alone."""
@@ -131,6 +134,12 @@ class BatchMeans(Online):
     def least(self) -> int:
         """Two full batches make a variance."""
         return 2 * self.length
+
+    @property
+    def patience(self) -> int:
+        """At least a pass over the training set, where its size is known."""
+        known = self.samples is not None and self.batch_size is not None
+        return max(PATIENCE, -(-self.samples // self.batch_size)) if known else PATIENCE  # type: ignore[operator]
 
     def caveats(self) -> list[str]:
         """A Wald test is of the averaged iterate, not of the last one."""
@@ -160,7 +169,7 @@ def _lugsail(variance: Tensor, pairs: State, name: str) -> Tensor:
     """The variance of batch means that are independent, from those that there are and those of twice their length."""
     if pairs["count"] < 2:
         return variance
-    _, m2, _ = merged([pairs], name)
+    _, m2 = merged([pairs], name)
     twice = m2.to(variance.device) * (2 / (pairs["count"] - 1))
     return torch.maximum(2 * twice - variance, variance)
 
@@ -176,9 +185,10 @@ def _close_(state: State) -> None:
     mean = batch["mean"]
     if not state["means"]:
         state["centre"] = {name: m.clone() for name, m in mean.items()}
-        state["means"], state["pairs"] = new_block(mean), new_block(mean)
+        state["means"], state["pairs"] = new_block(mean, marked=bool(batch["moved"])), new_block(mean)
         state["within"] = {name: torch.zeros_like(m) for name, m in mean.items()}
-    collect_(state["centre"], state["means"], mean, batch["moved"], None, compiled=False)
+    grads: dict[str, Tensor | None] = batch["moved"] or dict.fromkeys(mean)
+    collect_(state["centre"], state["means"], mean, grads, None, compiled=False)
     for name, m2 in batch["m2"].items():
         state["within"][name] += m2
     if state["pair"]:

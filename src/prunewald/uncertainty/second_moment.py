@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.core.base import Estimate, Online, State, Weights
+from prunewald.core.base import PATIENCE, Estimate, Online, State, Weights
 from prunewald.core.weights import Weight, lower_median
 from prunewald.model.optimizers import couples_decay, mean_square_gradient, mean_square_state, step_taken
 from prunewald.uncertainty.diagnosis import EACH_ALONE
@@ -122,16 +122,30 @@ class SecondMoment(Online):
         new = average * self.decay + square * (1 - self.decay)
         return new if took is None else torch.where(took.bool(), new, average)
 
+    @property
+    def patience(self) -> int:
+        """At least a pass over the training set, where its size is known."""
+        known = self.samples is not None and self.batch_size is not None
+        return max(PATIENCE, -(-self.samples // self.batch_size)) if known else PATIENCE  # type: ignore[operator]
+
+    def blind(self, state: State, weight: Weight, optimizer: Optimizer | None) -> str:
+        """A mean square of gradients that decay was added to, or of few steps, does not tell what the data reach."""
+        kept = mean_square_state(optimizer, weight.param)
+        if not isinstance(kept, str) and couples_decay(optimizer, kept.group):
+            return f"{type(optimizer).__name__} adds its weight decay to the gradient"
+        steps, needed = int(state["steps"] if isinstance(kept, str) else kept.steps), self.patience
+        return "" if steps >= needed else f"{steps:,} of {needed:,} steps are in the second moment"
+
     def check(self, state: State, weights: Weights) -> None:
         """Whether there is a second moment is seen tensor by tensor, when sigma is asked for."""
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
-        """1 / sqrt(v), infinite (and dead) where v is 0."""
+        """1 / sqrt(v), infinite where v is 0: that is dead, unless more is known."""
         v = mean_square_gradient(optimizer, weight.param)
         if v is None:
             v = self._own_average(state, weight, optimizer)
         v = v.to(weight.param.device)
-        dead = v == 0
+        dead = v == 0 if weight.dead is None else weight.dead
         sigma = v.rsqrt_()
         if self.samples is not None:
             self._check_undecayed(weight, optimizer)
@@ -140,7 +154,8 @@ class SecondMoment(Online):
             # The median over the living weights becomes the layer's spread; one weight has none to be scaled to.
             living = sigma
             if weight.alive is not None or dead.any():
-                living = sigma[~dead if weight.alive is None else weight.alive & ~dead]
+                moving = ~dead & sigma.isfinite()  # a gradient may be too small for its square
+                living = sigma[moving if weight.alive is None else weight.alive & moving]
             weight.scale = weight.spread / lower_median(living) if living.numel() > 1 else 1.0
         return Estimate(sigma.mul_(weight.scale), dead)
 
