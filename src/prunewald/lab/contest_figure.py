@@ -27,7 +27,7 @@ def draw(found: Sequence[Standing], title: str) -> Any:
             _mark(axes, one, names.index(_criterion(one.row)))
         _finish(axes, level)
     panels[0].set_yticks(range(len(names)), names)
-    panels[0].invert_yaxis()
+    panels[0].set_ylim(len(names) - 0.4, -0.6)  # the first row on top
     scopes = [scope for scope in _MARKS if any(parse(one.row).scope == scope for one in found)]
     handles = [_handle(scope) for scope in scopes]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(scopes), frameon=False, title="counts by")
