@@ -113,6 +113,11 @@ class Online(Running, Uncertainty):
         return self
 
     @property
+    def comparable(self) -> bool:
+        """Whether sigma is in one unit over all tensors, so that scores of different tensors can be compared."""
+        return True
+
+    @property
     def standard_error(self) -> bool:
         """Whether sigma is a standard error, so that a Wald test means what it says."""
         return False
@@ -261,6 +266,6 @@ class FunctionSchedule(Schedule):
 
 kind("criterion", Criterion, "Magnitude()", lambda given: FunctionCriterion(given) if callable(given) else None)
 kind("uncertainty", Uncertainty, "SecondMoment(), or a dict of sigma by parameter name")
-kind("scope", Allocation, "'layer' or 'global'")
+kind("scope", Allocation, "'lamp', 'layer' or 'global'")
 kind("pattern", Pattern, "Element()")
 kind("schedule", Schedule, "Cubic(0.9, end=5000)", lambda given: FunctionSchedule(given) if callable(given) else None)

@@ -8,13 +8,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Statistic, Uncertainty
+from prunewald.core.allocation import LAMP, Layer
 from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Wald
 from prunewald.model.optimizers import stepped_by, why_no_mean_square
 from prunewald.model.slices import Slice, Slices
 from prunewald.model.targets import match
 from prunewald.uncertainty.second_moment import SecondMoment
 from prunewald.util.arguments import real, share, whole
-from prunewald.util.registry import make
+from prunewald.util.registry import brief, make
 from prunewald.util.text import some
 
 Sparsity: TypeAlias = float | Mapping[str, float]
@@ -26,8 +27,12 @@ _ADAPTED = (
     "merge first, then prune, for zeros that stay"
 )
 
+_SHARED = "by default: LAMP of |w| says how many weights each layer keeps; scope='layer' prunes each to the same share"
+_ALIKE = "by default: the same share of each layer, since {} takes weights in groups; scope='lamp' shares out unevenly"
+
 # What is taken where the caller names nothing.
 _TAU, _MAGNITUDE, _WALD, _SECOND_MOMENT = MagnitudeUncertainty(), Magnitude(), Wald(), SecondMoment()
+_SHARED_OUT, _EACH = LAMP(), Layer()
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Choices:
 
     criterion: Criterion | None
     uncertainty: Online | None
-    scope: Allocation
+    scope: Allocation | None
     pattern: Pattern
     schedule: Schedule | None
 
@@ -61,7 +66,8 @@ class Choices:
             if planned is None:
                 raise ValueError(f"total_steps={total_steps} is for a schedule, and there is none: schedule='cubic'")
             planned = planned.over(total_steps)
-        return cls(chosen, sigma, make("scope", scope), make("pattern", pattern), planned)
+        shared = None if scope is None else make("scope", scope)
+        return cls(chosen, sigma, shared, make("pattern", pattern), planned)
 
     @property
     def watched(self) -> tuple[Online | None, Statistic | None]:
@@ -196,6 +202,8 @@ def resolve(
     elif criterion is None:
         criterion = _TAU
         notes.append("by default: tau with lambda* 1, sigma from the second moment that the optimizer keeps")
+    scope, said = _scope(choices, request, slices)
+    notes += said
     if stepping and (idle := [name for name, p in params.items() if p.requires_grad and name not in stepping]):
         notes.append(f"stepped by no optimizer of this Pruner: {', '.join(idle)}; give it those that step them too")
     needed = sigma is not None if criterion.uses_sigma is None else criterion.uses_sigma
@@ -209,7 +217,22 @@ def resolve(
     shares = request.sparsity
     if isinstance(shares, Mapping):
         shares = by_slice(model, slices, shares)
-    return Plan(request, shares, criterion, sigma, choices.scope, choices.pattern, tests, tuple(notes))
+    return Plan(request, shares, criterion, sigma, scope, choices.pattern, tests, tuple(notes))
+
+
+def _scope(choices: Choices, request: Request, slices: Slices) -> tuple[Allocation, list[str]]:
+    """How many weights each target keeps, and what to say where nobody chose that.
+
+    By default LAMP shares out one sparsity over several targets. There is nothing to share out where each has its own
+    (a dict), where a limit decides, and of one target alone; whole groups go by the same share of each target.
+    """
+    if choices.scope is not None:
+        return choices.scope, []
+    if len(slices) == 1 or request.sparsity is None or isinstance(request.sparsity, Mapping):
+        return _EACH, []
+    if not choices.pattern.single:
+        return _EACH, [] if choices.pattern.sparsity is not None else [_ALIKE.format(brief(choices.pattern))]
+    return _SHARED_OUT, [_SHARED]
 
 
 def _left_out(names: Sequence[str]) -> str:

@@ -52,9 +52,11 @@ class PlannedScores(Scores):
         self._dtype = torch.float64 if doubles else torch.float32  # one for all, so that all can be compared
 
     def weight(self, name: str) -> Tensor:
-        """The weights of one slice."""
+        """The weights of one slice; what is pruned is zero, whatever was written there since."""
         part = self._slices[name]
-        return part.take(self._weights[part.param].param.detach())
+        whole = self._weights[part.param]
+        value = whole.param.detach()
+        return part.take(value if whole.alive is None else value.where(whole.alive, 0.0))
 
     def __getitem__(self, name: str) -> Ranked:
         if self._kept is None or name not in self._kept:

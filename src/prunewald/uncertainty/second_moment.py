@@ -43,6 +43,11 @@ class SecondMoment(Online):
         real("decay", self.decay, above=0, below=1)
 
     @property
+    def comparable(self) -> bool:
+        """Whether one tensor's sigma can be compared with another's: the scale-free form is scaled tensor by tensor."""
+        return self.samples is not None
+
+    @property
     def standard_error(self) -> bool:
         """Whether sigma is a standard error: the scale-free form is not."""
         return self.samples is not None
