@@ -113,9 +113,9 @@ class Online(Running, Uncertainty):
         return self
 
     @property
-    def comparable(self) -> bool:
-        """Whether sigma is in one unit over all tensors, so that scores of different tensors can be compared."""
-        return True
+    def unscaled(self) -> "Online":
+        """The same in one unit for all tensors: itself, unless its sigma is scaled tensor by tensor."""
+        return self
 
     @property
     def standard_error(self) -> bool:
@@ -160,6 +160,11 @@ class Criterion(ABC):
     def statistic(self) -> Statistic | None:
         """What has to be gathered for it while the model trains; the Pruner does so."""
         return None
+
+    @property
+    def unscaled(self) -> "Criterion":
+        """The same in one unit for all tensors: itself, unless its scores are scaled tensor by tensor."""
+        return self
 
     @abstractmethod
     def __call__(self, stats: WeightStats) -> Tensor:

@@ -1,6 +1,6 @@
 """How important is each weight? Higher is kept."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 from zlib import crc32
 
@@ -71,6 +71,12 @@ class MagnitudeUncertainty(Criterion):
         real("lam", self.lam, least=0)
         one_of("relative_to", self.relative_to, ("layer", "model", "slice", None))
         one_of("dead", self.dead, ("first", "formula"))
+
+    @property
+    def unscaled(self) -> "MagnitudeUncertainty":
+        """With one lambda for all tensors, from the spread of all targets."""
+        own = self.lam > 0 and self.relative_to in ("layer", "slice")
+        return replace(self, relative_to="model") if own else self
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by tau."""

@@ -65,6 +65,11 @@ class Method:
         return own if self.scope == EACH_ALIKE else f"{own} @{self.scope}"
 
     @property
+    def allocation(self) -> Allocation | str:
+        """How many weights each layer keeps, as a Pruner takes it."""
+        return _SCOPES[self.scope]
+
+    @property
     def reference(self) -> str:
         """The spelling of ABS with the same allocation, which this method is compared with."""
         return Method(REFERENCE, scope=self.scope).text
@@ -157,7 +162,7 @@ def choose(method: Method, model: nn.Module, level: float, seed: int, sigma: Map
     given: dict[str, Any] = {
         "targets": [nn.Linear],
         "criterion": method.criterion(seed),
-        "scope": _SCOPES[method.scope],
+        "scope": method.allocation,
     }
     if method.sigma in SIGMAS:
         given["uncertainty"] = _permuted(sigma, seed, alive) if "permuted" in method.marks else dict(sigma)

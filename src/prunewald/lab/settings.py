@@ -189,7 +189,7 @@ _DEMO: dict[str, Any] = {
     "retrain_epochs": 5,
     "levels": (0.5, 0.8, 0.9, 0.95),
     "dropout": 0.1,
-    "rows": ("abs", "pseudo:0.01", "moment:1"),
+    "rows": ("abs", "abs@lamp", "pseudo:0.01@lamp", "moment:1@lamp"),  # per layer, and by LAMP what the criterion adds
 }
 
 

@@ -15,7 +15,7 @@ from prunewald.model.slices import Slice, Slices
 from prunewald.model.targets import match
 from prunewald.uncertainty.second_moment import SecondMoment
 from prunewald.util.arguments import real, share, whole
-from prunewald.util.registry import brief, make
+from prunewald.util.registry import brief, make, name_of
 from prunewald.util.text import some
 
 Sparsity: TypeAlias = float | Mapping[str, float]
@@ -28,6 +28,7 @@ _ADAPTED = (
 )
 
 _SHARED = "by default: LAMP of |w| says how many weights each layer keeps; scope='layer' prunes each to the same share"
+_ONE_UNIT = "scope {} compares layers, so sigma and lambda are scaled by the spread of all targets, not layer by layer"
 _ALIKE = "by default: the same share of each layer, since {} takes weights in groups; scope='lamp' shares out unevenly"
 
 # What is taken where the caller names nothing.
@@ -210,6 +211,9 @@ def resolve(
     sigma = source if needed else None
     if sigma is not None:
         notes += [*sigma.notes, *(sigma.caveats() if tests else ())]
+    if scope.together and (criterion.unscaled is not criterion or (sigma is not None and sigma.unscaled is not sigma)):
+        criterion = criterion.unscaled
+        notes.append(_ONE_UNIT.format(name_of("scope", scope)))
     if slices.left_out:
         notes.append(_left_out(slices.left_out))
     if slices.adapted:

@@ -1,18 +1,20 @@
 """From weights and sigmas to scores: what every tensor's criterion is given, computed when asked for."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from prunewald.core.base import Estimate
-from prunewald.core.ranking import Ranked, Scores, zeros_last
+from prunewald.core.ranking import Ranked, Scores, kth_smallest, zeros_last
 from prunewald.core.weights import Group, Weight, WeightStats, spread
 from prunewald.model.slices import Slice
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.plan import Plan
 from prunewald.pruning.watching import Reading
+from prunewald.util.tensors import pieces
 
 _KEPT = 1 << 22  # scores of so many weights are kept from one use to the next
 
@@ -48,6 +50,8 @@ class PlannedScores(Scores):
         self._kept: dict[str, Ranked] | None = {} if sum(self.sizes.values()) <= _KEPT else None
         self._spreads: dict[str, float] = {}
         self._last: tuple[Weight, Estimate] | None = None
+        if plan.scope.together and plan.uncertainty is not None and plan.uncertainty.unscaled is not plan.uncertainty:
+            self._scale_(replace(reading, online=plan.uncertainty.unscaled))
         doubles = any(weight.param.dtype == torch.float64 for weight in weights.values())
         self._dtype = torch.float64 if doubles else torch.float32  # one for all, so that all can be compared
 
@@ -115,11 +119,26 @@ class PlannedScores(Scores):
         ordered = zeros_last(score.to(self._dtype), stats.weight, stats.alive)
         return Ranked(ordered, stats.weight.to(self._dtype), stats.dead)
 
-    def _spread(self, group: Group, part: Slice) -> float:
+    def _scale_(self, unscaled: Reading) -> None:
+        """Give sigma one scale in all parameters: its median over all living weights becomes their spread."""
+
+        def living() -> Iterator[Tensor]:
+            for part in self._slices.values():
+                whole = self._weights[part.param]
+                sigma, alive = part.take_each(unscaled.sigma(whole).sigma, whole.alive)
+                assert sigma is not None
+                yield from pieces(sigma[sigma.isfinite() if alive is None else sigma.isfinite() & alive])
+
+        count = sum(map(len, living()))
+        scale = self._spread("model") / float(kth_smallest(living, (count + 1) // 2)[0]) if count > 1 else 1.0
+        for weight in self._weights.values():
+            weight.scale = scale
+
+    def _spread(self, group: Group, part: Slice | None = None) -> float:
         """The standard deviation of the survivors of a slice, or of all slices, computed once."""
-        key = part.name if group == "slice" else ""
+        key = part.name if part is not None and group == "slice" else ""
         if key not in self._spreads:
-            pairs = [(s, self._weights[s.param]) for s in ([part] if key else self._slices.values())]
+            pairs = [(s, self._weights[s.param]) for s in ([self._slices[key]] if key else self._slices.values())]
             living = [(s.take(w.param), None if w.alive is None else s.take(w.alive)) for s, w in pairs]
             self._spreads[key] = spread(living, repr(key) if key else "all targets")
         return self._spreads[key]

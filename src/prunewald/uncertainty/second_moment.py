@@ -43,9 +43,9 @@ class SecondMoment(Online):
         real("decay", self.decay, above=0, below=1)
 
     @property
-    def comparable(self) -> bool:
-        """Whether one tensor's sigma can be compared with another's: the scale-free form is scaled tensor by tensor."""
-        return self.samples is not None
+    def unscaled(self) -> "SecondMoment":
+        """1 / sqrt(v) itself in the place of the scale-free form, which is scaled tensor by tensor."""
+        return self if self.samples is not None else replace(self, samples=1, batch_size=1)
 
     @property
     def standard_error(self) -> bool:
