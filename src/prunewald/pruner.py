@@ -39,7 +39,7 @@ class Pruner(PrunerView):
       schedule-free; with None, call `apply_()` after each step of your own.
     - `criterion`, `uncertainty`, `scope`, `pattern`: a part or its short name. An uncertainty may also be a dict of
       sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, magnitude.
-      One sparsity is shared out over the targets by LAMP of |w|; `scope="layer"` is the same share of each, the paper's.
+      One sparsity is shared out over the targets by LAMP of |w|; `scope="layer"` prunes each to it, as the paper does.
     - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
       A pruning for which there is no sigma yet is put off, with a warning, until there is. `total_steps` is how long
       the training is, epochs times batches: `schedule="cubic", total_steps=...` ends with it.

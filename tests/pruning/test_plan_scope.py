@@ -29,7 +29,7 @@ def test_one_sparsity_is_shared_out_by_lamp_of_the_weights_and_the_report_says_s
     expected = lamp_of_magnitudes(pruner, 0.9)
     report = pruner.prune(0.9)
     assert kept(report) == expected
-    assert len(set(expected[n] / SIZES[n] for n in SIZES)) == 3
+    assert len({expected[n] / SIZES[n] for n in SIZES}) == 3
     assert report.sparsity == 0.9
     assert [i for i, note in enumerate(report.notes) if "by default: LAMP" in note and "scope='layer'" in note] == [1]
     assert report.scope == "lamp"

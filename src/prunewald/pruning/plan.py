@@ -7,8 +7,8 @@ from typing import TypeAlias
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Statistic, Uncertainty
 from prunewald.core.allocation import LAMP, Layer
+from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Statistic, Uncertainty
 from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Wald
 from prunewald.model.optimizers import stepped_by, why_no_mean_square
 from prunewald.model.slices import Slice, Slices
@@ -190,24 +190,14 @@ def resolve(
     note says how they were found.
     """
     source, request = sigma_source(choices), request.checked(choices.pattern)
-    criterion, sigma, notes = choices.criterion, choices.uncertainty, []
     tests = request.alpha is not None or request.fdr is not None
     stepping = stepped_by(params, optimizers)
-    if tests:
-        criterion = _WALD
-    elif criterion is None and sigma is not None:
-        criterion = _TAU
-    elif criterion is None and (missing := why_no_mean_square(params, stepping)):
-        criterion = _MAGNITUDE
-        notes.append(f"criterion: magnitude, since {missing} ({_remedy(params, stepping)})")
-    elif criterion is None:
-        criterion = _TAU
-        notes.append("by default: tau with lambda* 1, sigma from the second moment that the optimizer keeps")
+    criterion, notes = (_WALD, []) if tests else _criterion(choices, params, stepping)
     scope, said = _scope(choices, request, slices)
     notes += said
     if stepping and (idle := [name for name, p in params.items() if p.requires_grad and name not in stepping]):
         notes.append(f"stepped by no optimizer of this Pruner: {', '.join(idle)}; give it those that step them too")
-    needed = sigma is not None if criterion.uses_sigma is None else criterion.uses_sigma
+    needed = choices.uncertainty is not None if criterion.uses_sigma is None else criterion.uses_sigma
     sigma = source if needed else None
     if sigma is not None:
         notes += [*sigma.notes, *(sigma.caveats() if tests else ())]
@@ -222,6 +212,19 @@ def resolve(
     if isinstance(shares, Mapping):
         shares = by_slice(model, slices, shares)
     return Plan(request, shares, criterion, sigma, scope, choices.pattern, tests, tuple(notes))
+
+
+def _criterion(
+    choices: Choices, params: Mapping[str, Tensor], stepping: Mapping[str, Optimizer]
+) -> tuple[Criterion, list[str]]:
+    """How weights are scored, and what to say where nobody chose that, nor a sigma."""
+    if choices.criterion is not None:
+        return choices.criterion, []
+    if choices.uncertainty is not None:
+        return _TAU, []
+    if missing := why_no_mean_square(params, stepping):
+        return _MAGNITUDE, [f"criterion: magnitude, since {missing} ({_remedy(params, stepping)})"]
+    return _TAU, ["by default: tau with lambda* 1, sigma from the second moment that the optimizer keeps"]
 
 
 def _scope(choices: Choices, request: Request, slices: Slices) -> tuple[Allocation, list[str]]:
