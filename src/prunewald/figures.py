@@ -65,7 +65,7 @@ def accuracy_drop(
         _draw_marks(axes, method, x, scale, "-" if lines else "none", small=many)
     _scale_points(axes, 10 if basis_points else 1)
     _label_levels(axes, levels)
-    axes.set_xlabel("pruned weights of each fully connected layer")
+    axes.set_xlabel("pruned weights of the fully connected layers")
     axes.set_ylabel(f"accuracy drop ({'basis points' if basis_points else 'points'})")
     axes.set_title(title, fontsize="medium")
     if many:
