@@ -38,7 +38,8 @@ class Pruner(PrunerView):
     - `optimizer`: one, or several, also as Accelerate, Lightning or a Trainer wraps them, inside SAM or Lookahead, or
       schedule-free; with None, call `apply_()` after each step of your own.
     - `criterion`, `uncertainty`, `scope`, `pattern`: a part or its short name. An uncertainty may also be a dict of
-      sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, magnitude.
+      sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, with one
+      that is averaged here, every tenth step, or after fewer than 100 steps magnitude.
       One sparsity is shared out over the targets by LAMP of |w|; `scope="layer"` prunes each to it, as the paper does.
     - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
       A pruning for which there is no sigma yet is put off, with a warning, until there is. `total_steps` is how long
@@ -80,7 +81,7 @@ class Pruner(PrunerView):
         self._steps: int | Tensor = 0
         claim(self, self._params)
         zeros = Zeros(self._params)
-        self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched)
+        self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched, aside=self._choices.open)
         self._stepping = Stepping(optimizers, self._owners, self._after_step, kept)
         guard = Guard(inside, zeros, names, Waiting(evaluations))
         self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping, guard)
@@ -143,7 +144,7 @@ class Pruner(PrunerView):
 
     def _plan(self, request: Request, uncertainty: SigmaSource | None = None) -> Plan:
         choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
-        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers)
+        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, self._watcher.seen())
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""

@@ -49,7 +49,7 @@ def test_short_names_classes_functions_and_dicts_become_parts():
 @pytest.mark.parametrize(
     ("criterion", "uncertainty", "watched"),
     [
-        (None, None, None),
+        (None, None, pw.SecondMoment(every=10)),
         ("magnitude", None, None),
         ("wald", None, pw.SecondMoment()),
         (None, "batch-means", pw.BatchMeans()),

@@ -92,6 +92,10 @@ class Online(Running, Uncertainty):
         """
         return None
 
+    def seen(self, state: State) -> Mapping[str, int]:
+        """Of which parameters it averaged gradients itself that were not all zero, and over how many steps."""
+        return {}
+
     def check(self, state: State, weights: Weights) -> None:
         """Raise where no sigma can be given yet, warn where it is not what was asked for."""
 

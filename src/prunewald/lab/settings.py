@@ -181,8 +181,8 @@ _QUICK: dict[str, dict[str, Any]] = {
     },
 }
 # What `prunewald demo` runs. Of 0, 0.001, 0.01, 0.1, 1 for the pseudo bootstrap and 0, 0.1, 1, 10 for the second moment
-# these lambda* had the best mean validation accuracy over 80, 90 and 95 %, on six networks of other seeds, with the same
-# share of each layer (docs/reproduction.md, "Choosing lambda*").
+# these lambda* had the best mean validation accuracy over 80, 90 and 95 % of each layer, on six networks of other seeds
+# (docs/reproduction.md, "Choosing lambda*").
 _DEMO: dict[str, Any] = {
     "repetitions": 6,
     "epochs": 30,

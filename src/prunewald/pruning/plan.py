@@ -33,6 +33,9 @@ _ALIKE = "by default: the same share of each layer, since {} takes weights in gr
 
 # What is taken where the caller names nothing.
 _TAU, _MAGNITUDE, _WALD, _SECOND_MOMENT = MagnitudeUncertainty(), Magnitude(), Wald(), SecondMoment()
+# What gathers where nobody chose a criterion or a sigma: a hundredth of a step, and only for optimizers that keep none.
+_OWN = SecondMoment(every=10)
+_ENOUGH = 10  # so many gradients make a mean square
 _SHARED_OUT, _EACH = LAMP(), Layer()
 
 
@@ -71,8 +74,15 @@ class Choices:
         return cls(chosen, sigma, shared, make("pattern", pattern), planned)
 
     @property
+    def open(self) -> bool:
+        """Whether nobody chose how weights are scored, nor a sigma."""
+        return self.criterion is None and self.uncertainty is None
+
+    @property
     def watched(self) -> tuple[Online | None, Statistic | None]:
         """What gathers from step to step: the estimator that watches the training, the criterion's own statistic."""
+        if self.open:
+            return _OWN, None
         learns = self.uncertainty is not None and self.uncertainty.learns
         statistic = None if self.criterion is None else self.criterion.statistic
         return self.uncertainty if learns else None, statistic
@@ -183,16 +193,19 @@ def resolve(
     slices: Slices,
     params: Mapping[str, Tensor],
     optimizers: Sequence[Optimizer],
+    seen: Mapping[str, int],
 ) -> Plan:
     """The plan of one pruning, from what was chosen and what is asked for.
 
     A criterion and a sigma that nobody chose are found here. The report names both, and where neither was chosen a
-    note says how they were found.
+    note says how they were found. `seen` are the gradients that the Pruner averaged itself, by parameter.
     """
-    source, request = sigma_source(choices), request.checked(choices.pattern)
+    request = request.checked(choices.pattern)
     tests = request.alpha is not None or request.fdr is not None
     stepping = stepped_by(params, optimizers)
-    criterion, notes = (_WALD, []) if tests else _criterion(choices, params, stepping)
+    lacking = {name: p for name, p in params.items() if not (p.requires_grad and seen.get(name, 0) >= _ENOUGH)}
+    source = _SECOND_MOMENT if choices.open and len(lacking) == len(params) else sigma_source(choices)
+    criterion, notes = (_WALD, []) if tests else _criterion(choices, params, lacking, stepping)
     scope, said = _scope(choices, request, slices)
     notes += said
     if stepping and (idle := [name for name, p in params.items() if p.requires_grad and name not in stepping]):
@@ -215,16 +228,17 @@ def resolve(
 
 
 def _criterion(
-    choices: Choices, params: Mapping[str, Tensor], stepping: Mapping[str, Optimizer]
+    choices: Choices, params: Mapping[str, Tensor], lacking: Mapping[str, Tensor], stepping: Mapping[str, Optimizer]
 ) -> tuple[Criterion, list[str]]:
     """How weights are scored, and what to say where nobody chose that, nor a sigma."""
     if choices.criterion is not None:
         return choices.criterion, []
     if choices.uncertainty is not None:
         return _TAU, []
-    if missing := why_no_mean_square(params, stepping):
+    if missing := why_no_mean_square(lacking, stepping):
         return _MAGNITUDE, [f"criterion: magnitude, since {missing} ({_remedy(params, stepping)})"]
-    return _TAU, ["by default: tau with lambda* 1, sigma from the second moment that the optimizer keeps"]
+    kept = "the optimizer keeps" if len(lacking) == len(params) else "the Pruner averaged itself, every tenth step"
+    return _TAU, [f"by default: tau with lambda* 1, sigma from the second moment that {kept}"]
 
 
 def _scope(choices: Choices, request: Request, slices: Slices) -> tuple[Allocation, list[str]]:
@@ -248,7 +262,9 @@ def _left_out(names: Sequence[str]) -> str:
 
 
 def sigma_source(choices: Choices) -> Online:
-    """Where sigma comes from if one is wanted: by default, from the second moment that the optimizer keeps."""
+    """Where sigma comes from if one is wanted: by default, from the second moment that the optimizer keeps, or ours."""
+    if choices.open:
+        return _OWN
     return _SECOND_MOMENT if choices.uncertainty is None else choices.uncertainty
 
 
@@ -260,7 +276,10 @@ def _remedy(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -
             "uncertainty=pw.uncertainty.LayerLeastSquares().estimate(model, batches))"
         )
     if optimizers:
-        return "uncertainty=SecondMoment() or PseudoBootstrap(), given before training, would give sigma"
+        return (
+            "a Pruner attached at least 100 steps earlier averages its own; so do uncertainty=SecondMoment() or "
+            "PseudoBootstrap(), given before training"
+        )
     return (
         "data give sigma: prune(..., uncertainty=pw.uncertainty.FisherDiagonal().estimate(model, batches, loss)); so "
         "does an epoch of training after pruner = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap())"

@@ -11,7 +11,7 @@ from prunewald.core.weights import Weight, lower_median
 from prunewald.model.optimizers import mean_square_gradient, mean_square_state, step_taken
 from prunewald.util.arguments import real, whole
 from prunewald.util.registry import uncertainty
-from prunewald.util.tensors import accumulator, dense
+from prunewald.util.tensors import accumulator, capturing, dense
 
 
 @uncertainty("second-moment")
@@ -24,12 +24,13 @@ class SecondMoment(Online):
     accumulation and ranks) it is the standard error 1 / sqrt(samples · batch_size · v) itself. Where the optimizer
     keeps no mean square of each weight's gradient (SGD keeps none; that of SOAP, GaLore, NovoGrad, Adafactor or an
     8-bit Adam is rotated, projected, one number a layer, factored or quantised), the estimator runs an average of its
-    own with the given `decay`, from attaching on.
+    own with the given `decay`, from attaching on, of `every` so many steps one.
     """
 
     samples: int | None = None
     batch_size: int | None = None
     decay: float = 0.99
+    every: int = 1
 
     def __post_init__(self) -> None:
         if (self.samples is None) != (self.batch_size is None):
@@ -41,6 +42,7 @@ class SecondMoment(Online):
             whole("samples", self.samples, 1)
             whole("batch_size", self.batch_size, 1)
         real("decay", self.decay, above=0, below=1)
+        whole("every", self.every, 1)
 
     @property
     def unscaled(self) -> "SecondMoment":
@@ -54,10 +56,14 @@ class SecondMoment(Online):
 
     def init(self, weights: Weights) -> State:
         """No average yet."""
-        return {"steps": 0, "average": {}}
+        return {"steps": 0, "average": {}} | ({"calls": 0} if self.every > 1 else {})
 
     def update_(self, state: State, weights: Weights, optimizer: Optimizer | None) -> None:
         """Average the squared gradients of the weights the optimizer keeps no average for."""
+        if self.every > 1:
+            state["calls"] += 1
+            if state["calls"] % self.every != 1 or capturing():
+                return
         own = {n: w for n, w in weights.items() if isinstance(mean_square_state(optimizer, w, stepped=True), str)}
         if not own:
             return
@@ -70,9 +76,15 @@ class SecondMoment(Online):
             state["average"][name] = self._averaged(average.to(weight.device), weight.grad, took)
 
     def _averaged(self, average: Tensor, grad: Tensor | None, took: Tensor | None) -> Tensor:
-        square = torch.zeros_like(average) if grad is None else dense(grad).to(average.dtype).square()
-        new = average * self.decay + square * (1 - self.decay)
+        new = average.mul_(self.decay) if took is None else average * self.decay
+        if grad is not None:
+            wide = dense(grad).to(average.dtype)
+            new.addcmul_(wide, wide, value=1 - self.decay)
         return new if took is None else torch.where(took.bool(), new, average)
+
+    def seen(self, state: State) -> dict[str, int]:
+        """What it has an average of its own of."""
+        return {name: int(state["steps"]) for name, average in state["average"].items() if average.any()}
 
     def check(self, state: State, weights: Weights) -> None:
         """Whether there is a second moment is seen tensor by tensor, when sigma is asked for."""
