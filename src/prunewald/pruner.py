@@ -52,7 +52,9 @@ class Pruner(PrunerView):
     - `optimizer`: one, or several, also as Accelerate, Lightning or a Trainer wraps them, inside SAM or Lookahead, or
       schedule-free; with None, call `apply_()` after each step of your own.
     - `criterion`, `uncertainty`, `scope`, `pattern`: a part or its short name. An uncertainty may also be a dict of
-      sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, magnitude.
+      sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, with one
+      that is averaged here, every tenth step, or after fewer than 100 steps magnitude.
+      One sparsity is shared out over the targets by LAMP of |w|; `scope="layer"` prunes each to it, as the paper does.
     - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
       A pruning for which there is no sigma yet is put off, with a warning, until there is. `total_steps` is how long
       the training is, epochs times batches: `schedule="cubic", total_steps=...` ends with it.
@@ -71,7 +73,7 @@ class Pruner(PrunerView):
         *,
         criterion: Criterion | str | None = None,
         uncertainty: SigmaSource | None = None,
-        scope: Allocation | str = "layer",
+        scope: Allocation | str | None = None,
         pattern: Pattern | str = "element",
         targets: Iterable[Target] | Target | None = None,
         ignore: Iterable[Target] | Target | None = None,
@@ -93,8 +95,8 @@ class Pruner(PrunerView):
         self._steps: int | Tensor = 0
         claim(self, self._params)
         zeros = Zeros(self._params)
-        self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched)
-        watches = self._choices.watches_reach(optimizers)
+        self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched, aside=self._choices.open)
+        watches = self._choices.watches_reach
         self._reach = Reach(self._params, self._owners, sigma_source(self._choices).patience, watches)
         self._stepping = Stepping(optimizers, self._owners, self._after_step, kept)
         guard = Guard(inside, zeros, names, Waiting(evaluations), model)
@@ -164,7 +166,7 @@ class Pruner(PrunerView):
 
     def _plan(self, request: Request, uncertainty: SigmaSource | None = None) -> Plan:
         choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
-        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers)
+        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, self._watcher.seen())
 
     def observe(self, batches: Batches, loss: Loss, *, limit: int | None = None) -> dict[str, int]:
         """Look at data: how many weights of each parameter are dead, of those that are not pruned.

@@ -27,7 +27,7 @@ def sigmas(model):
 
 @pytest.mark.parametrize("name", ["criterion", "uncertainty", "scope", "pattern", "schedule"])
 def test_what_was_given_can_be_read_and_not_set(name):
-    pruner = pw.Pruner(wide(), criterion="wald", uncertainty="pseudo-bootstrap", schedule="cubic")
+    pruner = pw.Pruner(wide(), criterion="wald", uncertainty="pseudo-bootstrap", scope="erk", schedule="cubic")
     given = getattr(pruner, name)
     assert given is not None
     with pytest.raises(AttributeError, match=f"{name}=.*make a new one"):
@@ -50,7 +50,7 @@ def test_short_names_classes_functions_and_dicts_become_parts():
 @pytest.mark.parametrize(
     ("criterion", "uncertainty", "watched"),
     [
-        (None, None, None),
+        (None, None, pw.SecondMoment(every=10)),
         ("magnitude", None, None),
         ("wald", None, pw.SecondMoment()),
         (None, "batch-means", pw.BatchMeans()),
@@ -156,7 +156,7 @@ def test_the_report_names_the_sigma_of_this_pruning():
     pruner = trained_pruner()
     own = pruner.prune(0.5, uncertainty=sigmas(pruner.model))
     assert own.uncertainty == "a dict of 3 tensors"
-    assert not any("by default" in note for note in own.notes)
+    assert not any("by default: tau" in note for note in own.notes)
     assert pruner.uncertainty is None
     train(pruner.model, pruner.optimizers[0], 2, first=30)
     assert pruner.prune(0.6).uncertainty == "SecondMoment()"

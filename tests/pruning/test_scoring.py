@@ -185,10 +185,10 @@ def test_the_spread_is_that_of_the_survivors():
 @pytest.mark.filterwarnings("ignore:.*lost all weights")
 def test_the_spread_of_one_weight_is_an_error_that_says_so():
     model = wide()
-    choice = {"uncertainty": sigmas(model), "targets": ["0.weight[0, 0]", "2"], "scope": "global"}
+    choice = {"uncertainty": sigmas(model), "targets": ["0.weight[0, 0]", "2"], "scope": "layer"}
     with pytest.raises(ValueError, match=r"'0.weight\[0, 0\]'.*relative_to='model'"):
-        pw.Pruner(model, criterion=pw.MagnitudeUncertainty(relative_to="slice"), **choice).prune(0.5)
-    pw.Pruner(model, criterion=pw.MagnitudeUncertainty(relative_to="model"), **choice).prune(0.5)
+        pw.Pruner(model, criterion=pw.MagnitudeUncertainty(relative_to="slice"), **choice).scores()
+    pw.Pruner(model, criterion=pw.MagnitudeUncertainty(relative_to="model"), **choice).scores()
 
 
 def test_scores_are_doubles_where_any_weight_is():

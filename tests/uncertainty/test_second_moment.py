@@ -96,7 +96,7 @@ def test_pruned_weights_do_not_count_in_the_median():
 
 def test_dead_weights_are_pruned_first():
     pruner, _ = trained(torch.optim.Adam)
-    pruner.prune(0.2)
+    pruner.prune({"0": 0.2})
     assert torch.equal(~pruner.masks["0.weight"], torch.arange(5).expand(7, 5) == 1)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from prunewald.core.base import Allocation
-from prunewald.core.lamp import lamp_pruned
+from prunewald.core.lamp import lamp_kept
 from prunewald.core.ranking import Scores, counts_below
 from prunewald.util.arguments import one_of
 from prunewald.util.registry import allocation
@@ -82,9 +82,10 @@ class Global(Allocation):
 class LAMP(Allocation):
     """One order over all tensors, by the share of each weight in what is left of its tensor.  Lee et al. (2021).
 
-    The counts are those of the magnitudes: w² over the sum of the squares from it upwards. Which weights of a tensor
-    stay is the criterion's to say. With `of="score"` the criterion's own scores stand for |w| in the counts too: a
-    heavy tail of scores then empties their tensor.
+    The counts are those of the magnitudes: w² over the sum of the squares from it upwards, which rises to 1 in every
+    tensor: none loses its last weight, and none is brought back. Which weights of a tensor stay is the criterion's to
+    say. With `of="score"` the criterion's own scores stand for |w| in the counts too: a heavy tail of scores then all
+    but empties their tensor.
     """
 
     of: str = "magnitude"
@@ -96,10 +97,8 @@ class LAMP(Allocation):
         """How many weights of each tensor the common order keeps."""
         total = sum(scores.sizes.values())
         values = {name: partial(_sizes if self.of == "magnitude" else _scores, scores, name) for name in scores}
-        pruned = lamp_pruned(values, total - layer_count(total, sparsity))
-        if pruned is None:
-            return _in_common(scores, sparsity)
-        return {name: size - pruned[name] for name, size in scores.sizes.items()}
+        kept = lamp_kept(values, layer_count(total, sparsity))
+        return _in_common(scores, sparsity) if kept is None else kept
 
 
 @allocation("erk")

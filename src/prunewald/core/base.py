@@ -101,6 +101,10 @@ class Online(Running, Uncertainty):
         """
         return None
 
+    def seen(self, state: State) -> Mapping[str, int]:
+        """Of which parameters it averaged gradients itself that were not all zero, and over how many steps."""
+        return {}
+
     def check(self, state: State, weights: Weights) -> None:
         """Raise where no sigma can be given yet, warn where it is not what was asked for."""
 
@@ -119,6 +123,11 @@ class Online(Running, Uncertainty):
 
         Itself where the length makes no difference.
         """
+        return self
+
+    @property
+    def unscaled(self) -> "Online":
+        """The same in one unit for all tensors: itself, unless its sigma is scaled tensor by tensor."""
         return self
 
     @property
@@ -177,6 +186,11 @@ class Criterion(ABC):
     @property
     def simplest(self) -> "Criterion":
         """The plainest criterion with the same order, which is used in its place: itself, unless its fields allow."""
+        return self
+
+    @property
+    def unscaled(self) -> "Criterion":
+        """The same in one unit for all tensors: itself, unless its scores are scaled tensor by tensor."""
         return self
 
     @abstractmethod
@@ -285,6 +299,6 @@ class FunctionSchedule(Schedule):
 
 kind("criterion", Criterion, "Magnitude()", lambda given: FunctionCriterion(given) if callable(given) else None)
 kind("uncertainty", Uncertainty, "SecondMoment(), or a dict of sigma by parameter name")
-kind("scope", Allocation, "'layer' or 'global'")
+kind("scope", Allocation, "'lamp', 'layer' or 'global'")
 kind("pattern", Pattern, "Element()")
 kind("schedule", Schedule, "Cubic(0.9, end=5000)", lambda given: FunctionSchedule(given) if callable(given) else None)

@@ -1,7 +1,7 @@
 """How important is each weight? Higher is kept."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 from zlib import crc32
 
@@ -83,6 +83,12 @@ class MagnitudeUncertainty(Criterion):
     def simplest(self) -> Criterion:
         """Magnitude, where lambda* is infinite."""
         return Magnitude() if self.lam == math.inf else self
+
+    @property
+    def unscaled(self) -> "MagnitudeUncertainty":
+        """With one lambda for all tensors, from the spread of all targets."""
+        own = self.lam > 0 and self.relative_to in ("layer", "slice")
+        return replace(self, relative_to="targets") if own else self
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by tau."""

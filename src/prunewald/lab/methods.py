@@ -87,6 +87,11 @@ class Method:
         return f"{own}{'' if self.scope == EACH_ALIKE else f' @{self.scope}'}{_rate(self.rate)}"
 
     @property
+    def allocation(self) -> Allocation | str:
+        """How many weights each layer keeps, as a Pruner takes it."""
+        return _SCOPES[self.scope]
+
+    @property
     def reference(self) -> str:
         """The spelling of ABS with the same allocation, which this method is compared with."""
         return Method(REFERENCE, scope="lamp" if self.scope == "lamp-score" else self.scope).text
@@ -236,7 +241,7 @@ def choose(
     `table` are the sigmas, or the scores where the method measures these; `alive` the masks of an earlier round, or
     None.
     """
-    given: dict[str, Any] = {"criterion": method.criterion(seed), "scope": _SCOPES[method.scope]} | targets_of(prune)
+    given: dict[str, Any] = {"criterion": method.criterion(seed), "scope": method.allocation} | targets_of(prune)
     if method.sigma in MEASURED:
         given["criterion"] = lambda stats: table[stats.name]
     if method.sigma in SIGMAS:

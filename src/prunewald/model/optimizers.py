@@ -134,11 +134,6 @@ def couples_decay(optimizer: Any, group: Mapping[str, Any]) -> bool:
     return bool(group.get("weight_decay")) and (not all(asked) or (coupled and not decoupled))
 
 
-def keeps_a_square(optimizer: Optimizer) -> bool:
-    """Whether an optimizer is of a kind that is known to keep a mean square, before it has any state."""
-    return any(base.__name__ in _RULES for base in type(optimizer).__mro__)
-
-
 def keeps_mean_square(optimizer: Optimizer | None, param: Tensor) -> bool:
     """Whether there is a mean squared gradient of a parameter, without computing it."""
     return not isinstance(mean_square_state(optimizer, param), str)

@@ -1,18 +1,20 @@
 """From weights and sigmas to scores: what every tensor's criterion is given, computed when asked for."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from prunewald.core.base import Estimate
-from prunewald.core.ranking import Ranked, Scores, zeros_last
+from prunewald.core.ranking import Ranked, Scores, kth_smallest, zeros_last
 from prunewald.core.weights import Group, Weight, WeightStats, spread
 from prunewald.model.slices import Slice, layer_of
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.plan import Plan
 from prunewald.pruning.watching import Reading
+from prunewald.util.tensors import pieces
 
 REPLACED = "{!r} is not the parameter it was when the Pruner was attached: attach a new Pruner"
 _KEPT = 1 << 22  # scores of so many weights are kept from one use to the next
@@ -58,13 +60,17 @@ class PlannedScores(Scores):
         self._kept: dict[str, Ranked] | None = {} if sum(self.sizes.values()) <= _KEPT else None
         self._spreads: dict[str, float] = {}
         self._last: tuple[Weight, Estimate] | None = None
+        if plan.scope.together and plan.uncertainty is not None and plan.uncertainty.unscaled is not plan.uncertainty:
+            self._scale_(replace(reading, online=plan.uncertainty.unscaled))
         doubles = any(weight.param.dtype == torch.float64 for weight in weights.values())
         self._dtype = torch.float64 if doubles else torch.float32  # one for all, so that all can be compared
 
     def weight(self, name: str) -> Tensor:
-        """The weights of one slice."""
+        """The weights of one slice; what is pruned is zero, whatever was written there since."""
         part = self._slices[name]
-        return part.take(self._weights[part.param].param.detach())
+        whole = self._weights[part.param]
+        value = whole.param.detach()
+        return part.take(value if whole.alive is None else value.where(whole.alive, 0.0))
 
     def spread(self, name: str, group: Group = "layer") -> float:
         """The standard deviation of the survivors of a slice, or of a group that it is in, computed once."""
@@ -152,3 +158,22 @@ class PlannedScores(Scores):
         known = {id(weight.param) for weight in own}
         others = self._prunable() if group == "model" else ()
         return [(w.param, w.alive) for w in own] + [(p, None) for p in others if id(p) not in known]
+
+    def _scale_(self, unscaled: Reading) -> None:
+        """Give sigma one scale in all parameters: its median over all living weights becomes their spread."""
+
+        def living() -> Iterator[Tensor]:
+            for part in self._slices.values():
+                whole = self._weights[part.param]
+                sigma, dead, alive = part.take_each(*unscaled.sigma(whole), whole.alive)
+                assert sigma is not None
+                moving = sigma.isfinite()
+                for gone in (dead, None if alive is None else ~alive):
+                    moving = moving if gone is None else moving & ~gone
+                yield from pieces(sigma[moving])
+
+        count = sum(map(len, living()))
+        middle = float(kth_smallest(living, (count + 1) // 2)[0]) if count > 1 else 0.0
+        scale = self.spread(next(iter(self._slices)), "targets") / middle if middle else 1.0
+        for weight in self._weights.values():
+            weight.scale = scale

@@ -47,7 +47,7 @@ class PrunerView:
 
     criterion: Criterion | None = fixed("_choices.criterion", "How weights are scored; None: by the default.")
     uncertainty: Online | None = fixed("_choices.uncertainty", "Where sigma comes from; None: from the default.")
-    scope: Allocation = fixed("_choices.scope", "How many weights each target keeps.")
+    scope: Allocation | None = fixed("_choices.scope", "How many weights each target keeps; None: by the default.")
     pattern: Pattern = fixed("_choices.pattern", "Which weights go together.")
     schedule: Schedule | None = fixed("_choices.schedule", "When the Pruner prunes by itself.")
     model: nn.Module = fixed("_subject.model", "What is pruned, without torch.compile or DDP around it.")

@@ -35,8 +35,11 @@ class Watcher:
         owners: Sequence[Sequence[str]],
         online: Online | None,
         statistic: Statistic | None,
+        *,
+        aside: bool = False,
     ) -> None:
         self._params, self._owners, self._online, self._statistic = params, owners, online, statistic
+        self._aside = aside  # nobody asked for the estimator: a checkpoint may do without its state
         self._at = {name: at for at in reversed(range(len(owners))) for name in owners[at]}
         self._optimizers = optimizers
         self.optimizers = {name: optimizers[at] for name, at in self._at.items()} if optimizers else {}  # by parameter
@@ -120,7 +123,8 @@ class Watcher:
         Each is a tuple: torch.distributed.checkpoint takes a tuple as one piece, so that it can be loaded where the
         present state holds other tensors, or none yet.
         """
-        found = {"states": self._saved(self._online, self._states)}
+        own = self._saved(self._online, self._states)
+        found: dict[str, Any] = {"states": (), "aside": own} if self._aside else {"states": own}
         return (
             found if self._statistic is None else found | {"statistics": self._saved(self._statistic, self._statistics)}
         )
@@ -130,17 +134,36 @@ class Watcher:
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Refuse a saved state of another estimator or statistic, or of other optimizers."""
-        check_states("estimator", unpacked(state["states"]), self._states, self._owners, self._params)
+        asked = [] if self._aside else self._states
+        check_states("estimator", unpacked(state["states"]), asked, self._owners, self._params)
         check_states("statistic", unpacked(state.get("statistics", ())), self._statistics, self._owners, self._params)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checked state."""
-        self._states = self._resumed(self._online, state["states"])
+        if not self._aside:
+            self._states = self._resumed(self._online, state["states"])
+        elif self._fits(aside := unpacked(state.get("aside", ()))):
+            self._states = self._resumed(self._online, aside)
+        else:
+            self.restart()
         self._statistics = self._resumed(self._statistic, state.get("statistics", ()))
 
     def _resumed(self, running: Running | None, saved: Sequence[State]) -> list[State]:
         found = copied(unpacked(saved))
         return [] if running is None else [running.resumed(one, self._own(at)) for at, one in enumerate(found)]
+
+    def _fits(self, saved: Any) -> bool:
+        """Whether states were saved with the same optimizers in the same order."""
+        try:
+            check_states("estimator", saved, self._states, self._owners, self._params)
+        except ValueError:
+            return False
+        return True
+
+    def seen(self) -> dict[str, int]:
+        """Of how many gradients the estimator has an average of its own, by parameter."""
+        online = self._online
+        return {} if online is None else {n: k for state in self._states for n, k in online.seen(state).items()}
 
     def release(self) -> None:
         """Watch the model no more."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prunewald.core.allocation import Row
+from prunewald.core.allocation import Layer, Row
 from prunewald.core.patterns import Element
 from prunewald.core.ranking import Ranked
 from prunewald.model.modules import evaluating
@@ -119,8 +119,10 @@ def _places(problem: Problem) -> dict[str, Tensor]:
 def _pools(pruner: Pruner, asked: Report, places: dict[str, Tensor]) -> list[_Pool]:
     """Which weights compete, by the scope of the Pruner, and how many of them are to go."""
 
+    scope = pruner.scope or Layer()  # by default each tensor has its own count
+
     def group(part: Slice) -> str:
-        return "" if pruner.scope.together else layer_of(part) if pruner.scope.whole_layers else part.name
+        return "" if scope.together else layer_of(part) if scope.whole_layers else part.name
 
     pools: dict[str, _Pool] = {}
     for part, row in zip(pruner.slices, asked.rows, strict=True):

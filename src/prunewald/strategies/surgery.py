@@ -20,7 +20,7 @@ from prunewald.model.optimizers import as_list, forget_history_
 from prunewald.model.targets import Target
 from prunewald.pruner import Pruner
 from prunewald.pruning.holding.dark import Dark
-from prunewald.pruning.plan import Limit, Request, SigmaSource, Sparsity, by_slice, online
+from prunewald.pruning.plan import Limit, Plan, Request, SigmaSource, Sparsity, by_slice, online
 from prunewald.pruning.selecting import keep_counts
 from prunewald.util.arguments import real, whole
 from prunewald.util.notices import warn
@@ -85,7 +85,7 @@ class Surgery(Pruner):
         seed: int = 0,
         criterion: Criterion | str | None = None,
         uncertainty: SigmaSource | None = None,
-        scope: Allocation | str = "layer",
+        scope: Allocation | str | None = None,
         pattern: Pattern | str = "element",
         targets: Iterable[Target] | Target | None = None,
         ignore: Iterable[Target] | Target | None = None,
@@ -171,37 +171,37 @@ class Surgery(Pruner):
 
     def _operate(self) -> dict[str, Tensor]:
         """The masks after an operation: what is below the lower threshold goes, what is above the upper comes back."""
-        plan = self._plan(Request(0.0))
+        plan = self._plan(Request(self.level or 0.0))
         scores, _ = self._subject.scores(plan)
         masks, by_name = self.masks, {part.name: part for part in self.slices}
         if not self.pattern.single:
-            self._exchange_groups_(scores, masks)
+            self._exchange_groups_(plan, scores, masks)
             return masks
-        for name, (middle, exact) in self._middles(scores).items():
+        for name, (middle, exact) in self._middles(plan, scores).items():
             part, ranked = by_name[name], scores[name]
             alive = part.take(masks[part.param])
             part.put_(masks[part.param], _spliced(ranked, alive, middle, self.margin * middle.abs(), exact))
         return masks
 
-    def _exchange_groups_(self, scores: Scores, masks: Mapping[str, Tensor]) -> None:
+    def _exchange_groups_(self, plan: Plan, scores: Scores, masks: Mapping[str, Tensor]) -> None:
         """Choose the groups of each slice anew, where those that are alive have an advantage."""
-        assert self.level is not None
+        assert plan.shares is not None
         by_name = {part.name: part for part in self.slices}
-        for name, count in keep_counts(self.scope, scores, self.level).items():
+        for name, count in keep_counts(plan.scope, scores, plan.shares).items():
             part, layout = by_name[name], scores.layouts.get(name)
             choose = self.pattern if layout is None else by_layout(self.pattern, layout)
             part.put_(
                 masks[part.param], choose(_favoured(scores[name], part.take(masks[part.param]), self.margin), count)
             )
 
-    def _middles(self, scores: Scores) -> dict[str, tuple[Tensor, Tensor | None]]:
+    def _middles(self, plan: Plan, scores: Scores) -> dict[str, tuple[Tensor, Tensor | None]]:
         """The middle of the thresholds of each slice that has any; for a sparsity also the mask of the exact count."""
-        if self.level is None:
+        if self.level is None or plan.shares is None:
             limits = self.threshold if isinstance(self.threshold, Mapping) else dict.fromkeys(scores, self.threshold)
             return {
                 name: (torch.tensor(limit, dtype=torch.float64, device="cpu"), None) for name, limit in limits.items()
             }
-        counts = keep_counts(self.scope, scores, self.level)
+        counts = keep_counts(plan.scope, scores, plan.shares)
         return {name: _lowest(scores[name], count, scores.layouts.get(name)) for name, count in counts.items()}
 
     # ---- resume --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from prunewald.model.modules import averaged, plain
 from prunewald.pruning.holding.holding import Holding
 from prunewald.util.notices import warn
-from prunewald.util.tensors import zero_
+from prunewald.util.tensors import capturing, zero_
 
 _CAPTURED = "a step was captured in a CUDA graph before {}, and a replay goes on as if nothing changed: capture it anew"
 
@@ -52,7 +52,7 @@ class Zeros(Holding):
 
     def settle_(self, names: Collection[str]) -> None:
         """Set the pruned weights of these parameters to zero again; a graph may still need the others as they are."""
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        if capturing():
             self.captured = frozenset(self.alive)
         for name in self.alive if self.hard else ():
             if name in names:
