@@ -128,12 +128,12 @@ class PrunerView:
 
     def sigma(self) -> dict[str, Tensor]:
         """The uncertainty of each weight, by parameter name."""
-        found = self._subject.estimates(sigma_source(self._choices))
+        found = self._subject.estimates(sigma_source(self._choices, self._subject.watcher.seen()))
         return {name: estimate.sigma for name, estimate in found.items()}
 
     def dead(self) -> dict[str, Tensor]:
         """By parameter name, True where no gradient reached a weight while it was watched."""
-        found = self._subject.estimates(sigma_source(self._choices))
+        found = self._subject.estimates(sigma_source(self._choices, self._subject.watcher.seen()))
         return {name: estimate.dead for name, estimate in found.items() if estimate.dead is not None}
 
     @property
