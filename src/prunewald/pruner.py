@@ -97,7 +97,7 @@ class Pruner(PrunerView):
         zeros = Zeros(self._params)
         self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched, aside=self._choices.open)
         watches = self._choices.watches_reach
-        self._reach = Reach(self._params, self._owners, sigma_source(self._choices).patience, watches)
+        self._reach = Reach(self._params, self._owners, sigma_source(self._choices, {}).patience, watches)
         self._stepping = Stepping(optimizers, self._owners, self._after_step, kept)
         guard = Guard(inside, zeros, names, Waiting(evaluations), model)
         self._subject = Subject(inside, slices, zeros, self._watcher, self._reach, self._stepping, guard)

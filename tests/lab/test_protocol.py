@@ -104,7 +104,9 @@ def test_one_shot_is_train_prune_retrain(tmp_path: Path, monkeypatch: pytest.Mon
         for level in chosen.levels:
             plain = Plain(chosen, data, 5)
             steps = plain.steps(chosen.epochs)
-            pruner = pw.Pruner(plain.model, plain.optimizer, targets=[nn.Linear], **parts(row, chosen.last, steps))
+            pruner = pw.Pruner(
+                plain.model, plain.optimizer, targets=[nn.Linear], scope="layer", **parts(row, chosen.last, steps)
+            )
             plain.train(chosen.epochs)
             dense = plain.test()
             report = pruner.prune(level)
@@ -133,7 +135,7 @@ def test_iterative_is_one_chain_through_the_levels(tmp_path: Path, experiment: s
     for row in rows:
         plain = Plain(chosen, data, 1)
         given = parts(row, chosen.last, plain.steps(chosen.epochs))
-        pruner = pw.Pruner(plain.model, plain.optimizer, targets=[nn.Linear], **given)
+        pruner = pw.Pruner(plain.model, plain.optimizer, targets=[nn.Linear], scope="layer", **given)
         plain.train(chosen.epochs)
         for level in chosen.levels:
             pruner.prune(level)

@@ -137,7 +137,7 @@ def test_steps_count_anew_from_each_prune():
 
 def test_a_dry_run_does_not_start_it_anew():
     pruner, _ = run(pw.PseudoBootstrap(last=5, total_steps=100), 100)
-    assert str(pruner.prune(0.5, dry_run=True))[11:] == str(pruner.prune(0.5))[6:]
+    assert str(pruner.prune(0.5, dry_run=True)).replace("would prune", "pruned") == str(pruner.prune(0.5))
 
 
 def test_master_weights_are_read_where_there_are_any():

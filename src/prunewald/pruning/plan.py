@@ -226,8 +226,9 @@ def resolve(
     request = request.checked(choices.pattern)
     tests = request.alpha is not None or request.fdr is not None
     stepping = stepped_by(params, optimizers)
-    lacking = {name: p for name, p in params.items() if not (p.requires_grad and seen.get(name, 0) >= _ENOUGH)}
-    source = _SECOND_MOMENT if choices.open and len(lacking) == len(params) else sigma_source(choices)
+    seen = {name: steps for name, steps in seen.items() if steps >= _ENOUGH and params[name].requires_grad}
+    lacking = {name: param for name, param in params.items() if name not in seen}
+    source = sigma_source(choices, seen)
     criterion, notes = (_WALD, []) if tests else _criterion(choices, request, params, lacking, stepping)
     scope, said = _scope(choices, request, slices)
     notes += said
@@ -301,9 +302,9 @@ def _left_out(names: Sequence[str]) -> str:
     return f"left out, since by default only the weights of layers are pruned: {shown}; targets=... reaches them"
 
 
-def sigma_source(choices: Choices) -> Online:
+def sigma_source(choices: Choices, seen: Mapping[str, int]) -> Online:
     """Where sigma comes from if one is wanted: by default, from the second moment that the optimizer keeps, or ours."""
-    if choices.open:
+    if choices.open and seen:
         return _OWN
     return _SECOND_MOMENT if choices.uncertainty is None else choices.uncertainty
 

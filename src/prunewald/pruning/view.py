@@ -155,7 +155,7 @@ class PrunerView:
 
     def sigma(self) -> dict[str, Tensor]:
         """The uncertainty of each weight, by parameter name."""
-        found = self._subject.estimates(sigma_source(self._choices))
+        found = self._subject.estimates(sigma_source(self._choices, self._subject.watcher.seen()))
         return {name: estimate.sigma for name, estimate in found.items()}
 
     def dead(self) -> dict[str, Tensor]:
@@ -166,7 +166,7 @@ class PrunerView:
         self._check_whole()
         found = {name: self._subject.reach.dead(name) for name in self._params}
         if any(dead is None and self._params[name].requires_grad for name, dead in found.items()):
-            estimates = self._subject.estimates(sigma_source(self._choices))
+            estimates = self._subject.estimates(sigma_source(self._choices, self._subject.watcher.seen()))
             found = {name: estimate.dead for name, estimate in estimates.items()}
         return {name: dead for name, dead in found.items() if dead is not None}
 
