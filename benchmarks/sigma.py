@@ -31,7 +31,7 @@ def streamed(snapshots: Tensor, blocks: int) -> Tensor:
             shift_to_(shift, made, {"w": w})
             made.append(new_block({"w": w}))
         collect_(shift, made[-1], {"w": w}, {"w": None}, None, compiled=False)
-    count, m2, _ = merged(made, "w")
+    count, m2 = merged(made, "w")
     return (m2 / (count - 1)).sqrt()
 
 

@@ -1,11 +1,11 @@
 """BatchNorm after pruning: its running means and variances are those of the dense network, so measure them again.
 
-PyTorch has the function, `torch.optim.swa_utils.update_bn`; it needs a few batches, no labels and no gradients.
+`pw.recalibrate` needs a few batches, no labels and no gradients. `torch.optim.swa_utils.update_bn` does the same, but
+with dropout on.
 """
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import update_bn
 
 import prunewald as pw
 from prunewald.lab.data import fashion_mnist
@@ -33,7 +33,7 @@ def main() -> dict[str, float]:
     pw.Pruner(model, optimizer).prune(0.9)  # or any other strategy
     found["pruned"] = accuracy(model, *data.test)
 
-    update_bn(data.train.x.split(100), model)
+    pw.recalibrate(model, data.train.x.split(100))
     found["recalibrated"] = accuracy(model, *data.test)
     for name, share in found.items():
         print(f"{name:12}  {share:.1%} of the test images right")

@@ -121,11 +121,10 @@ def test_scores_are_the_same_twice_and_leave_the_model_alone(criterion):
 @pytest.mark.parametrize("uncertainty", ONLINE)
 def test_sigma_is_one_number_a_weight_and_not_negative(uncertainty):
     pruner, _ = trained(criterion=pw.Wald(), uncertainty=uncertainty)
-    sigma, dead = pruner.sigma(), pruner.dead()
+    sigma = pruner.sigma()
     for name, mask in pruner.masks.items():
-        assert sigma[name].shape == dead[name].shape == mask.shape
+        assert sigma[name].shape == mask.shape
         assert (sigma[name] >= 0).all()
-        assert dead[name].dtype == torch.bool
 
 
 def test_an_estimator_is_online_or_offline():

@@ -56,6 +56,27 @@ def pruned(rank: int, criterion: str):
     return pruner.masks, dict(model.module.state_dict())
 
 
+def tell_each_other_what_is_dead(rank: int, port: int, folder: str) -> None:
+    """Each rank has an input that the other never sees, and a third is seen by none."""
+    join(rank, port)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, weight_decay=0.01)
+    pruner = pw.Pruner(model, optimizer, uncertainty="pseudo-bootstrap")
+    x = torch.eye(4)[[rank, 2]]
+    for _ in range(200):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    watched = pruner.dead()["weight"]
+    pruner.prune(0.5)
+    pruner.observe([(x, torch.ones(2, 3))], "squared_error")
+    dead = pruner.dead()["weight"]
+    pruner.detach()
+    torch.save((watched, dead), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
 def refuse_shards(rank: int, port: int, folder: str) -> None:
     join(rank, port)
     from torch.distributed.fsdp import fully_shard
@@ -174,6 +195,13 @@ def test_every_rank_prunes_alike_by_every_criterion(tmp_path):
         assert list(masks) == ["0.weight", "2.weight"], "names are those of the plain model"
         assert all(torch.equal(mask, others[name]) for name, mask in masks.items()), criterion
         assert all(torch.equal(tensor, other[name]) for name, tensor in weights.items()), criterion
+
+
+def test_every_rank_knows_what_is_dead_on_all(tmp_path):
+    multiprocessing.spawn(tell_each_other_what_is_dead, (free_port(), str(tmp_path)), nprocs=2)
+    for rank in (0, 1):
+        for dead in torch.load(tmp_path / f"{rank}.pt"):
+            assert dead.tolist() == [[False, False, False, True]] * 3
 
 
 def test_sharded_parameters_are_refused_in_one_sentence(tmp_path):

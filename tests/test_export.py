@@ -15,7 +15,7 @@ def pruned():
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 5)
     )
     model(torch.randn(8, 1, 6, 6))
-    pruner = pw.Pruner(model, criterion="magnitude")
+    pruner = pw.Pruner(model, criterion="magnitude", scope="layer")
     pruner.prune(0.8)
     return model, pruner
 

@@ -18,7 +18,7 @@ def net(seed=0):
 
 
 def pruned(sparsity, seed=0):
-    pruner = pw.Pruner(net(seed), criterion="magnitude")
+    pruner = pw.Pruner(net(seed), criterion="magnitude", scope="layer")
     pruner.prune(sparsity)
     return pruner
 

@@ -21,7 +21,7 @@ def zeros(pruner):
 
 @pytest.mark.parametrize("sparsity", [0, 0.0, 0.333, 0.5, 0.9, 0.999999])
 def test_layer_scope_prunes_python_s_round_of_each_and_keeps_one(sparsity):
-    pruner = trained_pruner()
+    pruner = trained_pruner(scope="layer")
     pruner.prune(sparsity)
     assert zeros(pruner) == {name: min(round(sparsity * size), size - 1) for name, size in SIZES.items()}
 
@@ -34,7 +34,7 @@ def test_global_scope_prunes_the_total_exactly(sparsity):
 
 
 def test_sparsity_is_of_the_total_not_of_the_rest():
-    pruner = trained_pruner(criterion="magnitude")
+    pruner = trained_pruner(criterion="magnitude", scope="layer")
     pruner.prune(0.5)
     pruner.prune(0.75)
     assert zeros(pruner) == {"0.weight": 90, "2.weight": 300, "4.weight": 60}
@@ -88,7 +88,7 @@ def test_a_dry_run_changes_nothing():
 def test_one_feature_map_and_any_slice():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 8))
     mask = torch.rand(8, 16) > 0.5
-    pruner = pw.Pruner(model, targets=["0.weight[1]", ("2.weight", mask)], criterion="magnitude")
+    pruner = pw.Pruner(model, targets=["0.weight[1]", ("2.weight", mask)], criterion="magnitude", scope="layer")
     before = [p.detach().clone() for p in model.parameters()]
     report = pruner.prune(0.5)
     assert [row.name for row in report.rows] == ["0.weight[1]", f"2.weight[{int(mask.sum())} places]"]
@@ -103,7 +103,7 @@ def test_one_feature_map_and_any_slice():
 
 def test_biases_embeddings_and_norms_on_request():
     model = nn.Sequential(nn.Embedding(6, 4), nn.Linear(4, 4), nn.LayerNorm(4))
-    pruner = pw.Pruner(model, targets=["*.bias", nn.Embedding, nn.LayerNorm], criterion="magnitude")
+    pruner = pw.Pruner(model, targets=["*.bias", nn.Embedding, nn.LayerNorm], criterion="magnitude", scope="layer")
     assert list(pruner.masks) == ["0.weight", "1.bias", "2.weight", "2.bias"]
     pruner.prune(0.5)
     assert zeros(pruner)["0.weight"] == 12
@@ -113,7 +113,7 @@ def test_two_pruners_on_two_parts_of_one_model():
     model = wide()
     optimizer = torch.optim.Adam(model.parameters())
     a = pw.Pruner(model, optimizer, targets="0", criterion="magnitude")
-    b = pw.Pruner(model, optimizer, targets=["2", "4"], uncertainty=pw.PseudoBootstrap(last=5))
+    b = pw.Pruner(model, optimizer, targets=["2", "4"], uncertainty=pw.PseudoBootstrap(last=5), scope="layer")
     train(model, optimizer, 8)
     a.prune(0.5)
     b.prune(0.9)
@@ -146,7 +146,7 @@ def test_an_infinite_sigma_is_pruned_first():
     model = wide()
     sigma = {n: torch.rand_like(p) for n, p in model.named_parameters() if p.dim() > 1}
     sigma["0.weight"][3] = torch.inf
-    pruner = pw.Pruner(model, criterion=pw.Wald(), uncertainty=sigma)
+    pruner = pw.Pruner(model, criterion=pw.Wald(), uncertainty=sigma, scope="layer")
     pruner.prune(0.05)
     assert torch.equal(~pruner.masks["0.weight"], (torch.arange(20) == 3)[:, None].expand(20, 6))
 
@@ -163,7 +163,7 @@ def test_a_plain_function_is_a_criterion():
 
 def test_magnitude_prunes_a_tensor_that_never_trained():
     model = wide().requires_grad_(False)
-    pw.Pruner(model, criterion="magnitude").prune(0.5)
+    pw.Pruner(model, criterion="magnitude", scope="layer").prune(0.5)
     assert int((model[0].weight == 0).sum()) == 60
 
 

@@ -69,7 +69,7 @@ def test_masks_with_the_same_number_of_places_are_targets_of_their_own():
     model = wide()
     a, b = torch.zeros(20, 6, dtype=torch.bool), torch.zeros(20, 6, dtype=torch.bool)
     a[0], b[1] = True, True
-    pruner = pw.Pruner(model, targets=[("0.weight", a), ("0.weight", b)], criterion="magnitude")
+    pruner = pw.Pruner(model, targets=[("0.weight", a), ("0.weight", b)], criterion="magnitude", scope="layer")
     report = pruner.prune(0.5)
     assert [row.name for row in report.rows] == ["0.weight[6 places]", "0.weight[6 places] #2"]
     assert (model[0].weight == 0).sum(1).tolist() == [3, 3] + [0] * 18

@@ -162,7 +162,7 @@ MIXED = [f"experts.{name}[{at}]" for name in ("gate_up_proj", "down_proj") for a
 @pytest.mark.parametrize("gate", [TopKRouter(), nn.Linear(8, 4, bias=False)], ids=["router", "linear"])
 def test_every_expert_is_a_slice_and_routers_are_left_out(gate):
     model = Mixture(Experts(), gate)
-    pruner = pw.Pruner(model, criterion="magnitude")
+    pruner = pw.Pruner(model, criterion="magnitude", scope="layer")
     assert [part.name for part in pruner.slices] == MIXED
     report = pruner.prune(0.75)
     assert {row.sparsity for row in report.rows} == {0.75}

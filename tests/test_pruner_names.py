@@ -118,7 +118,7 @@ def test_a_layer_that_is_compiled_after_attaching(tmp_path):
 def test_an_averaged_copy_of_a_model_with_compiled_layers_is_followed():
     model = compiled_layers(wide())
     average = AveragedModel(model)
-    pruner = pw.Pruner(model, criterion="magnitude")
+    pruner = pw.Pruner(model, criterion="magnitude", scope="layer")
     pruner.follow(average)
     pruner.prune(0.8)
     assert average.module.get_parameter("0._orig_mod.weight").count_nonzero() == 24

@@ -41,7 +41,7 @@ def test_model_and_optimizer_in_the_wrong_order():
         ({"criterion": 3}, TypeError, r"criterion=3.*Magnitude\(\)"),
         ({"criterion": "tau"}, ValueError, "'tau'.*magnitude-uncertainty"),
         ({"uncertainty": 7}, TypeError, r"uncertainty=7.*SecondMoment\(\).*dict"),
-        ({"scope": None}, TypeError, "scope=None.*'global'"),
+        ({"scope": 0.9}, TypeError, "scope=0.9.*'lamp'"),
         ({"scope": "foo"}, ValueError, "scope 'foo'.*global"),
         ({"pattern": 4}, TypeError, r"pattern=4.*Element\(\)"),
         ({"schedule": 5}, TypeError, r"schedule=5.*Cubic"),

@@ -13,6 +13,7 @@ from prunewald.core.patterns import Block, Element, Filter, KeepNOfM
 from prunewald.core.schedules import Cubic, Stairs
 from prunewald.core.weights import WeightStats
 from prunewald.model.layouts import Layout, register_layout
+from prunewald.model.recalibrating import recalibrate
 from prunewald.pruner import Pruner
 from prunewald.pruning.report import Report
 from prunewald.statistics import wald_test
@@ -64,6 +65,7 @@ __all__ = [
     "load",
     "masks",
     "quantisation",
+    "recalibrate",
     "register_layout",
     "save",
     "statistics",

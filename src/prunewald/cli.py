@@ -1,4 +1,4 @@
-"""The command line: `prunewald demo`, `reproduce`, `results`; `pack`, `unpack`, `inspect`."""
+"""The command line: `prunewald demo`, `reproduce`, `compare`, `results`; `pack`, `unpack`, `inspect`."""
 
 import argparse
 import sys
@@ -11,13 +11,26 @@ from typing import Any, NoReturn, get_args
 from prunewald import __version__
 from prunewald.ensemble.saving import SavedError
 from prunewald.lab import records, summary
+from prunewald.lab.compare import compare
 from prunewald.lab.data import DataError
 from prunewald.lab.demo import demo
 from prunewald.lab.machine import Machine, MachineError
+from prunewald.lab.methods import SIGMAS
 from prunewald.lab.pages import describe, needs, pages
 from prunewald.lab.records import ResultsError
 from prunewald.lab.reproduce import reproduce
-from prunewald.lab.settings import EXPERIMENTS, PRESETS, Settings, SettingsError, read_toml, settings
+from prunewald.lab.settings import (
+    CONTEST,
+    EXPERIMENTS,
+    NETWORKS,
+    OPTIMIZERS,
+    PRESETS,
+    Settings,
+    SettingsError,
+    contest,
+    read_toml,
+    settings,
+)
 from prunewald.storage import dense, inspect
 from prunewald.storage.codes.streams import Codec
 from prunewald.storage.positions import Positions
@@ -60,12 +73,25 @@ def _demo(args: argparse.Namespace) -> None:
 
 
 def _reproduce(args: argparse.Namespace) -> None:
+    chosen = settings(args.experiment, args.preset, **_given(args))
+    print(f"\n{reproduce(chosen, args.out, _machine(args))}")
+
+
+def _compare(args: argparse.Namespace) -> None:
+    names = list(CONTEST) if args.name == "all" else [args.name]
+    chosen = [contest(name, args.preset, **_given(args)) for name in names]
+    print(f"\n{compare(chosen, args.out, _machine(args))}")
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a file, and the flags over them."""
     names = [field.name for field in fields(Settings) if field.name != "experiment"]
     given = {} if args.config is None else read_toml(args.config)
-    given |= {name: value for name in names if (value := getattr(args, name)) is not None}
-    chosen = settings(args.experiment, args.preset, **given)
-    machine = Machine(**{field.name: getattr(args, field.name) for field in fields(Machine)})
-    print(f"\n{reproduce(chosen, args.out, machine)}")
+    return given | {name: value for name in names if (value := getattr(args, name)) is not None}
+
+
+def _machine(args: argparse.Namespace) -> Machine:
+    return Machine(**{field.name: getattr(args, field.name) for field in fields(Machine)})
 
 
 def _results(args: argparse.Namespace) -> None:
@@ -115,6 +141,7 @@ def _one_line() -> Iterator[None]:
 _COMMANDS = {
     "demo": _demo,
     "reproduce": _reproduce,
+    "compare": _compare,
     "results": _results,
     "pack": _pack,
     "unpack": _unpack,
@@ -122,12 +149,24 @@ _COMMANDS = {
 }
 
 
+_ABOUT = (
+    "Prune neural networks by M&U, magnitude and uncertainty: |w| / (lambda + sigma), lambda = lambda* times std(w)."
+)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="prunewald", description="Prune neural networks by magnitude and uncertainty.")
+    parser = _Parser(prog="prunewald", description=_ABOUT)
     parser.add_argument("--version", action="version", version=f"prunewald {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     _demo_flags(commands.add_parser("demo", help="train, prune, retrain and compare, in about two minutes"))
-    _reproduce_flags(commands.add_parser("reproduce", help="the paper's experiments", allow_abbrev=False))
+    reproducing = commands.add_parser("reproduce", help="the paper's experiments", allow_abbrev=False)
+    reproducing.add_argument("experiment", help=", ".join(EXPERIMENTS))
+    reproducing.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)} (default %(default)s)")
+    _run_flags(reproducing, Path("results"))
+    comparing = commands.add_parser("compare", help="the contest of criteria and allocations", allow_abbrev=False)
+    comparing.add_argument("name", metavar="NETWORK", help=f"{', '.join(CONTEST)}; or all")
+    comparing.add_argument("--preset", default="contest", help="contest, quick (default %(default)s)")
+    _run_flags(comparing, Path("results/contest"))
     results = commands.add_parser("results", help="tables of results; pack and unpack them")
     results.add_argument("action", choices=["table", "pages", "choose", "export", "import"])
     results.add_argument("folder", type=Path, help="the results' folder; for import, the archive")
@@ -168,11 +207,9 @@ def _demo_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=0, help="processes (default: one a processor)")
 
 
-def _reproduce_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("experiment", help=", ".join(EXPERIMENTS))
-    parser.add_argument("--preset", default="quick", help=f"{', '.join(PRESETS)} (default %(default)s)")
+def _run_flags(parser: argparse.ArgumentParser, out: Path) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a TOML file; a flag overrides it")
-    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="(default ./results)")
+    parser.add_argument("--out", type=Path, default=out, metavar="DIR", help="(default ./%(default)s)")
     parser.add_argument("--data", type=Path, metavar="DIR", help="the data (default: $PRUNEWALD_DATA)")
     parser.add_argument("--device", help="cpu or cuda (default: a GPU where there is one)")
     parser.add_argument("--executor", choices=["ray"], help="divide the networks over a Ray cluster")
@@ -180,6 +217,8 @@ def _reproduce_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=0, help="processes on a CPU (default: one a processor)")
     parser.add_argument("--piece", type=int, default=0, help="networks between two savings (default: a few minutes)")
     parser.add_argument("--minutes", type=float, help="stop after the piece in which they are over, to go on later")
+    limit = "stop before so many seconds are over, to go on later: no piece begins that would not be done by then"
+    parser.add_argument("--limit-seconds", type=float, metavar="N", help=limit)
     group = parser.add_argument_group("settings, instead of the preset's")
     for field in fields(Settings):
         if field.name != "experiment":
@@ -190,7 +229,7 @@ _SAYS = {
     "repetitions": "networks",
     "epochs": "of the dense training",
     "retrain_epochs": "after each pruning",
-    "rows": "methods: abs, random, SIGMA:LAMBDA as in pseudo:1e-4:formula",
+    "rows": f"methods: abs, random, M&U as SIGMA:LAMBDA*, as in moment:1@lamp; SIGMA: {', '.join(SIGMAS)}",
     "levels": "fractions of the dense layers' weights to prune",
     "first_seed": "of the first network",
     "iterative": "one chain through the levels",
@@ -199,6 +238,13 @@ _SAYS = {
     "bootstrap_repetitions": "networks that have bootstrap rows",
     "images": "to train on (0: all)",
     "side": "pixels of imagenet100's images",
+    "network": f"{', '.join(NETWORKS)}: paper is the experiment's own",
+    "optimizer": ", ".join(OPTIMIZERS),
+    "momentum": "of sgd",
+    "prune": "dense layers, or all weights",
+    "watch": "last epochs that movement and platon are gathered over",
+    "calibration": "images of a pass at the trained network",
+    "tries": "of each row, chosen from on validation images: 1 to 3",
 }
 
 

@@ -1,7 +1,8 @@
 """What goes with pruning in a training loop: terms to add to a loss, each a pure function of tensors.
 
 `distillation_loss` lets the pruned network learn from the dense one; `l1`, `l2` and `group_lasso` are penalties that
-push weights towards zero before they are pruned.
+push weights towards zero before they are pruned. A Pruner tells their gradient from that of the data: a weight that
+penalties alone move is dead.
 """
 
 import math
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from prunewald.model.penalties import noted
 from prunewald.util.arguments import real
 from prunewald.util.tensors import accumulator
 
@@ -84,7 +86,7 @@ def _total(weights: Penalised, penalty: Callable[[Tensor], Tensor]) -> Tensor:
         raise TypeError(
             f"a single tensor of shape {tuple(weights.shape)} would be taken apart row by row: put it in a list"
         )
-    found = [penalty(w) for w in (weights.values() if isinstance(weights, Mapping) else weights)]
+    found = [penalty(noted(w)) for w in (weights.values() if isinstance(weights, Mapping) else weights)]
     if not found:
         raise ValueError("there are no weights: give tensors, such as pruner.targets()")
     return sum((term.to(found[0]) for term in found[1:]), start=found[0])

@@ -21,6 +21,15 @@ def summed(value: Tensor) -> Tensor:
     return total
 
 
+def in_any(mask: Tensor) -> Tensor:
+    """True where it is so in any process, in every one of them; the mask itself where there is but one process."""
+    if not in_group():
+        return mask
+    anywhere = mask.to(torch.uint8, memory_format=torch.contiguous_format)
+    dist.all_reduce(anywhere, dist.ReduceOp.MAX)
+    return anywhere.bool()
+
+
 def refuse_shards(tensors: Mapping[str, Any]) -> None:
     """Refuse tensors of which each process holds a part (FSDP2, tensor parallelism): their zeros would not hold."""
     from torch.distributed.tensor import DTensor
@@ -34,13 +43,7 @@ def refuse_shards(tensors: Mapping[str, Any]) -> None:
 
 
 def refuse_sharded(model: nn.Module, params: Mapping[str, Tensor]) -> None:
-    """Refuse to go on with parameters that were sharded after a Pruner was attached to them."""
-    if reason := sharded(model, params):
-        raise TypeError(reason)
-
-
-def sharded(model: nn.Module, params: Mapping[str, Tensor]) -> str:
-    """A sentence on the first of these parameters that a shard has taken the place of in the model; else nothing.
+    """Refuse to go on with parameters that were sharded after a Pruner was attached to them.
 
     It is asked for after every step: a look at who stands in a parameter's place, and no more as long as nobody else
     does.
@@ -51,12 +54,11 @@ def sharded(model: nn.Module, params: Mapping[str, Tensor]) -> str:
     for name, param in params.items():
         home, leaf = places.get(name, ({}, ""))
         if home and home.get(leaf) is not param and _is_shard(model, home.get(leaf)):
-            return (
+            raise TypeError(
                 f"{name!r} was sharded over processes after its Pruner was attached, which is not supported yet: the "
                 "Pruner holds none of its zeros any more; call detach() before fully_shard(), or train with "
                 "DistributedDataParallel"
             )
-    return ""
 
 
 _Home: TypeAlias = Mapping[str, Tensor | None]  # the parameters of one module, by their last names

@@ -18,8 +18,20 @@ from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
+from prunewald.pruning.observing import pass_gradients
 from prunewald.pruning.owning import claim, leave
-from prunewald.pruning.plan import Choices, Plan, Request, SigmaSource, Sparsity, online, resolve
+from prunewald.pruning.plan import (
+    Choices,
+    Limit,
+    Plan,
+    Request,
+    SigmaSource,
+    Sparsity,
+    online,
+    resolve,
+    sigma_source,
+)
+from prunewald.pruning.reaching import Reach
 from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved, packed, unpacked
 from prunewald.pruning.stepping import Stepping, after_backward
@@ -27,6 +39,8 @@ from prunewald.pruning.subject import Subject
 from prunewald.pruning.view import PrunerView
 from prunewald.pruning.waiting import Waiting
 from prunewald.pruning.watching import Watcher
+from prunewald.uncertainty.batches import Batches
+from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.files import FilePath
 
 
@@ -38,7 +52,9 @@ class Pruner(PrunerView):
     - `optimizer`: one, or several, also as Accelerate, Lightning or a Trainer wraps them, inside SAM or Lookahead, or
       schedule-free; with None, call `apply_()` after each step of your own.
     - `criterion`, `uncertainty`, `scope`, `pattern`: a part or its short name. An uncertainty may also be a dict of
-      sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, magnitude.
+      sigma by parameter name. By default tau with the optimizer's own second moment; where it keeps none, with one
+      that is averaged here, every tenth step, or after fewer than 100 steps magnitude.
+      One sparsity is shared out over the targets by LAMP of |w|; `scope="layer"` prunes each to it, as the paper does.
     - `schedule`: prunes by itself while the optimizer (of several, the last) steps: `Cubic(0.9, begin=1000, end=9000)`.
       A pruning for which there is no sigma yet is put off, with a warning, until there is. `total_steps` is how long
       the training is, epochs times batches: `schedule="cubic", total_steps=...` ends with it.
@@ -57,7 +73,7 @@ class Pruner(PrunerView):
         *,
         criterion: Criterion | str | None = None,
         uncertainty: SigmaSource | None = None,
-        scope: Allocation | str = "layer",
+        scope: Allocation | str | None = None,
         pattern: Pattern | str = "element",
         targets: Iterable[Target] | Target | None = None,
         ignore: Iterable[Target] | Target | None = None,
@@ -75,14 +91,16 @@ class Pruner(PrunerView):
         self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule, total_steps)
         self._choices.check(slices, self._params)
         watched = self._choices.watched
-        self.report: Report | None = None  # of the last pruning, by a call or by the schedule
+        self._report: Report | None = None
         self._steps: int | Tensor = 0
         claim(self, self._params)
         zeros = Zeros(self._params)
-        self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched)
+        self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched, aside=self._choices.open)
+        watches = self._choices.watches_reach
+        self._reach = Reach(self._params, self._owners, sigma_source(self._choices, {}).patience, watches)
         self._stepping = Stepping(optimizers, self._owners, self._after_step, kept)
-        guard = Guard(inside, zeros, names, Waiting(evaluations))
-        self._subject = Subject(inside, slices, zeros, self._watcher, self._stepping, guard)
+        guard = Guard(inside, zeros, names, Waiting(evaluations), model)
+        self._subject = Subject(inside, slices, zeros, self._watcher, self._reach, self._stepping, guard)
         planned = self._choices.schedule
         self._gradual = None if planned is None else Gradual(planned, self._subject, self._plan)
         if planned is not None:
@@ -94,27 +112,32 @@ class Pruner(PrunerView):
         self,
         sparsity: Sparsity | None = None,
         *,
-        threshold: float | None = None,
+        threshold: Limit | None = None,
         alpha: float | None = None,
         fdr: float | None = None,
+        quality: Limit | None = None,
         uncertainty: SigmaSource | None = None,
         dry_run: bool = False,
     ) -> Report:
         """Prune until `sparsity` of the total is zero, or everything that scores below `threshold`; tell what was done.
 
         `sparsity` is a fraction, or a dict of fractions by layer (the others stay as they are); a pattern that fixes
-        its own, as n-of-m does, needs none. `alpha` keeps what a Wald test finds different from zero at that level,
-        `fdr` what it finds with that false discovery rate (of each target, or of all with scope "global").
-        `uncertainty` is for this pruning alone, such as sigmas that were estimated for it. With `dry_run` nothing
-        changes. On any error the model is as it was.
+        its own, as n-of-m does, needs none. `threshold` may be a dict by layer too. `quality` prunes each layer, by
+        magnitude, below so many standard deviations of its weights (Han et al. 2015), or is a dict. `alpha` keeps
+        what a Wald test finds different from zero at that level, `fdr` what it finds with that false discovery rate (of
+        each target, or of all with scope "global"). `uncertainty` is for this pruning alone, such as sigmas that were
+        estimated for it. With `dry_run` nothing changes. On any error the model is as it was.
         """
-        masks, report = self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr), uncertainty))
+        request = Request(sparsity, threshold, alpha, fdr, quality)
+        masks, report = self._subject.choose(self._plan(request, uncertainty))
         if dry_run:
             return replace(report, dry_run=True)
+        if self._subject.guard.loaded:
+            self._subject.guard.settle()
         if notes := self._subject.hold(masks):
             report = replace(report, notes=[*report.notes, *notes])
-        self._watcher.restart()
-        before, self.report = self.report, report
+        self._subject.restart()
+        before, self._report = self._report, report
         if any(loss.grave for loss in report.lost_rows) or any(not row.kept for row in report.rows):
             warn_emptied(report, () if before is None else before.emptied)
         return report
@@ -123,13 +146,14 @@ class Pruner(PrunerView):
         self,
         sparsity: Sparsity | None = None,
         *,
-        threshold: float | None = None,
+        threshold: Limit | None = None,
         alpha: float | None = None,
         fdr: float | None = None,
+        quality: Limit | None = None,
         uncertainty: SigmaSource | None = None,
     ) -> tuple[dict[str, Tensor], Report]:
         """The masks that `prune` would set, and its report; nothing changes."""
-        return self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr), uncertainty))
+        return self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr, quality), uncertainty))
 
     def scores(self) -> dict[str, Tensor]:
         """The score of each weight, by parameter name: -inf where pruned, negative where dead, NaN off target."""
@@ -142,17 +166,31 @@ class Pruner(PrunerView):
 
     def _plan(self, request: Request, uncertainty: SigmaSource | None = None) -> Plan:
         choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
-        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers)
+        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, self._watcher.seen())
+
+    def observe(self, batches: Batches, loss: Loss, *, limit: int | None = None) -> dict[str, int]:
+        """Look at data: how many weights of each parameter are dead, of those that are not pruned.
+
+        One pass over `batches`, pairs of inputs and targets, or over the first `limit` of them, in eval mode, changes
+        nothing else. Dead is from now on what neither these data reach nor, where it is watched, the training does;
+        it holds until the next pruning, or until so many steps are watched that they tell by themselves.
+        """
+        with self._reach.observing() as names:
+            pass_gradients(self.model, [self._params[name] for name in names], batches, loss, limit)
+        dead, masks = self.dead(), self._subject.zeros.mask
+        return {name: int(torch.count_nonzero(dead[name] & masks(name))) for name in names}
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""
         check_masks(masks, self._params, every=True)
+        self._subject.guard.put_back_()
         self._subject.hold({name: mask.to(self._params[name].device, copy=True) for name, mask in masks.items()})
-        self._watcher.restart()
+        self._subject.restart()
 
     def hold_zeros(self) -> None:
         """Take the zeros that the targets have now for pruned, and hold them: of a model that was pruned elsewhere."""
         masks = self.masks
+        self._subject.guard.put_back_()
         for part in self.slices:
             part.put_(masks[part.param], part.take(self._params[part.param].detach() != 0))
         self.set_masks(masks)
@@ -174,13 +212,14 @@ class Pruner(PrunerView):
     @torch.no_grad()
     def apply_(self) -> None:
         """Set the pruned weights to zero again; without an optimizer this is also the step the estimator sees."""
-        self._check_whole()
+        self._subject.guard.find()
         self._subject.zeros.settle_(self._params)
         for holding in self.holdings:
             holding.settle_(self._params)
         self._subject.guard.waiting.stepped()
         if self._subject.zeros.attached and not self.optimizers:
             self._watcher.update_(0, None)
+            self._reach.update_(0)
             self._advance_(None)
 
     def _after_step(self, at: int, optimizer: Optimizer) -> None:
@@ -189,6 +228,7 @@ class Pruner(PrunerView):
         self._subject.guard.stepped()
         self._subject.zeros.settle_(self._owners[at])
         self._watcher.update_(at, optimizer)
+        self._reach.update_(at)
         if optimizer is self.optimizers[-1]:
             self._advance_(optimizer)
 
@@ -208,7 +248,7 @@ class Pruner(PrunerView):
     def _act_(self) -> None:
         """Prune, if the schedule says so."""
         if self._gradual is not None:
-            self.report = self._gradual.act_(self.steps, first=self.report is None) or self.report
+            self._report = self._gradual.act_(self.steps, first=self._report is None) or self._report
 
     def follow(self, copy: nn.Module) -> None:
         """Zero what is pruned in a copy of the model too, such as an AveragedModel: now, and whenever masks change."""
@@ -226,8 +266,8 @@ class Pruner(PrunerView):
     def reset(self) -> None:
         """Prune nothing any more: the model is plain and trainable with its present values, and can be pruned anew."""
         self._subject.release()
-        self._watcher.restart()
-        self.report = None
+        self._subject.restart()
+        self._report = None
         if self._gradual is not None:
             self._gradual.owed = 0.0
 
@@ -240,15 +280,16 @@ class Pruner(PrunerView):
         self.detach()
 
     def detach(self) -> None:
-        """Let go of model and optimizer: the zeros stay, nothing holds them any more."""
+        """Let go of model and optimizer: nothing holds the zeros any more, and what was loaded last stays as it is."""
         leave(self, self._params)
-        self._subject.guard.release()
         with torch.no_grad():
             for holding in self.holdings:
                 holding.settle_(self._params)
+        self._subject.guard.release()
         self._stepping.release()
         self._subject.zeros.end_()
         self._watcher.release()
+        self._reach.release()
 
     # ---- resume --------------------------------------------------------------------------------------------------
 
@@ -264,7 +305,11 @@ class Pruner(PrunerView):
         owed = 0.0 if self._gradual is None else self._gradual.owed
         # All keys are always there: what the present state lacks, torch.distributed.checkpoint does not load.
         own = {"masks": packed(self.masks), "steps": self.steps, "owed": owed}
-        return own | {"history": [list(one) for one in self.history], **self._watcher.state_dict()}
+        return own | {
+            "history": [list(one) for one in self.history],
+            "reach": self._reach.state_dict(),
+            **self._watcher.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; one of other parameters or another kind of estimator is an error."""
@@ -282,8 +327,10 @@ class Pruner(PrunerView):
             zeros.set_(masks)
         self._subject.guard.watch()
         self._watcher.load_state_dict(state)
+        self._reach.load_state_dict(state.get("reach", ()))
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         check_saved(state)
         check_masks(unpacked(state["masks"]), self._params, every=True, what="the saved masks")
         self._watcher.check_state(state)
+        self._reach.check_state(state.get("reach", ()))

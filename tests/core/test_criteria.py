@@ -65,6 +65,17 @@ def test_scaling_a_whole_layer_leaves_the_mask_as_it_is(seed, factor, lam):
     assert torch.equal(before, mask(criterion, stats(weight * factor, sigma * factor), 60))
 
 
+def test_the_papers_example_of_units():
+    """Section IV-B: weights 10 and 0.1; the second input in other units, divided by 1,000, and its weight is 100."""
+    factor = torch.tensor([1.0, 1000.0])
+    weight, error = torch.tensor([10.0, 0.1]), torch.tensor([1.0, 0.012])
+    before, after = stats(weight, error), stats(weight * factor, error * factor)
+    assert pw.Magnitude()(before).argmin() != pw.Magnitude()(after).argmin()
+    torch.testing.assert_close(pw.Wald()(before), pw.Wald()(after))
+    lam = pw.MagnitudeUncertainty(lam=0.01)  # any lambda above 0 looks at the units of a single input
+    assert lam(before).argmin() != lam(after).argmin()
+
+
 def test_dead_weights_go_first_and_by_magnitude():
     weight = torch.tensor([5.0, -3.0, 4.0, 1e-9, 2.0])
     dead = torch.tensor([True, False, True, False, False])
@@ -100,11 +111,22 @@ def test_lambda_is_relative_to_the_named_spread():
     weight, sigma = draw(0)
     asked = []
     given_ = WeightStats("w", weight, None, sigma, None, lambda group: asked.append(group) or 2.0)
-    for group in ("layer", "model", "slice"):
+    for group in ("layer", "model", "slice", "targets"):
         scores = pw.MagnitudeUncertainty(lam=0.5, relative_to=group)(given_)
         assert torch.equal(scores, pw.tau(weight, sigma, 1.0))
-    assert asked == ["layer", "model", "slice"]
+    assert asked == ["layer", "model", "slice", "targets"]
     assert torch.equal(pw.MagnitudeUncertainty(lam=0.5, relative_to=None)(given_), pw.tau(weight, sigma, 0.5))
+
+
+@pytest.mark.parametrize("relative_to", ["layer", None])
+def test_an_infinite_lambda_is_magnitude_whatever_sigma_and_the_dead(relative_to):
+    weight, sigma = draw(0)
+    criterion = pw.MagnitudeUncertainty(lam=math.inf, relative_to=relative_to)
+    assert criterion.simplest == pw.Magnitude()
+    assert pw.MagnitudeUncertainty(lam=1e30).simplest == pw.MagnitudeUncertainty(lam=1e30)
+    known = WeightStats("w", weight, None, sigma, torch.ones_like(weight, dtype=torch.bool), lambda group: 0.0)
+    assert torch.equal(criterion(known), weight.abs())
+    assert torch.equal(pw.tau(weight, sigma, math.inf), weight.abs())
 
 
 def test_random_is_the_same_on_every_run_and_differs_by_tensor_and_seed():
@@ -115,7 +137,7 @@ def test_random_is_the_same_on_every_run_and_differs_by_tensor_and_seed():
     assert not torch.equal(first, pw.Random(seed=4)(stats(weight, name="a")))
 
 
-@pytest.mark.parametrize("lam", [-0.1, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("lam", [-0.1, -math.inf, math.nan])
 def test_a_bad_lambda_is_named(lam):
     with pytest.raises(ValueError, match=f"lam={lam}"):
         pw.MagnitudeUncertainty(lam=lam)

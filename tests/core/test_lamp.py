@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prunewald.core import lamp
 from prunewald.core.allocation import LAMP, Global, layer_count
-from prunewald.core.lamp import Sample, Span, lamp_pruned
+from prunewald.core.lamp import Sample, lamp_kept
 from prunewald.core.ranking import KnownScores, Ranked
 
 dtypes = st.sampled_from([torch.float32, torch.float64])
@@ -24,9 +24,14 @@ def lamp_by_hand(scores: list[float]) -> list[float]:
     return [w * w / math.fsum(v * v for v in order[u:]) for u, w in enumerate(order)]
 
 
+def at_least(tensors: dict[str, Ranked], keep: int) -> int:
+    """What is kept where `keep` is asked for: the greatest of each tensor that has a positive one, at the least."""
+    return max(keep, sum(bool((t.score > 0).any()) for t in tensors.values()))
+
+
 def counts_by_hand(tensors: dict[str, Ranked], keep: int) -> dict[str, int]:
     """Positive scores by LAMP, then by score; below them the others, by score, then by |w|."""
-    order = []
+    order, keep = [], at_least(tensors, keep)
     for i, (name, t) in enumerate(tensors.items()):
         positive = sorted(s for s in t.score.tolist() if s > 0)
         order += [(1, value, s, i, name) for value, s in zip(lamp_by_hand(positive), positive, strict=True)]
@@ -38,7 +43,7 @@ def counts_by_hand(tensors: dict[str, Ranked], keep: int) -> dict[str, int]:
 
 def scores_of(values: torch.Tensor) -> torch.Tensor:
     """The LAMP scores of all positive values of a tensor."""
-    return Sample.of(values.clamp(min=0)).around(values.clamp(min=0), Span(0.0, torch.inf)).ranked.score
+    return Sample.of(values.clamp(min=0)).scores
 
 
 @st.composite
@@ -55,7 +60,8 @@ def layers(draw, values):
 def test_with_magnitudes_it_is_the_papers(tensors, sparsity):
     scores = KnownScores(tensors)
     counts = LAMP()(scores, sparsity)
-    assert sum(counts.values()) == layer_count(sum(scores.sizes.values()), sparsity)
+    assert sum(counts.values()) == at_least(tensors, layer_count(sum(scores.sizes.values()), sparsity))
+    assert all(counts[name] >= bool((t.score > 0).any()) for name, t in tensors.items())
     assert counts == of_scores(scores, sparsity)
     for t in tensors.values():
         expected = lamp_by_hand([w for w in t.score.tolist() if w > 0])
@@ -104,14 +110,26 @@ def test_counts_go_by_magnitudes_whatever_the_scores():
     assert of_scores(scores, 0.5) == {"a": 1, "b": 3}
 
 
+def test_no_tensor_loses_its_last_weight_and_none_is_brought_back():
+    sizes = {"a": 40, "b": 3, "c": 1, "gone": 5}
+    weight = {name: torch.rand(n, generator=torch.Generator().manual_seed(n)) + 0.1 for name, n in sizes.items()}
+    weight["gone"] *= 0
+    weight["a"][:10] = 0
+    scores = KnownScores({name: Ranked(w, w) for name, w in weight.items()})
+    assert LAMP()(scores, 0.999) == {"a": 1, "b": 1, "c": 1, "gone": 0}
+    living = {name: int((w > 0).sum()) for name, w in weight.items()}
+    assert LAMP()(scores, 15 / 49) == living
+    assert all(LAMP()(scores, 0.5)[name] <= n for name, n in living.items())
+
+
 def test_of_is_one_of_two():
     with pytest.raises(ValueError, match="of='taste'.*'magnitude', 'score'"):
         LAMP(of="taste")
 
 
 def test_the_weights_of_a_large_tensor_are_told_apart():
-    """In float32 a sum of ones stands still at 2^24, and 1 / n and 1 / (n + 1) become one number long before."""
-    n = 1 << 20
+    """In float32 1 / n and 1 / (n + 1) become one number long before a sum of ones stands still, at 2^24."""
+    n = 1 << 16
     found = scores_of(torch.ones(n))
     assert torch.equal(found, 1 / torch.arange(n, 0, -1, dtype=torch.float64))
     assert (found.diff() > 0).all()
@@ -120,15 +138,15 @@ def test_the_weights_of_a_large_tensor_are_told_apart():
 # ---- large tensors, of which a sample is sorted --------------------------------------------------------------------
 
 
-def whole(values: dict[str, torch.Tensor], count: int) -> dict[str, int] | None:
+def whole(values: dict[str, torch.Tensor], keep: int) -> dict[str, int] | None:
     """The same, with every tensor sorted."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lamp, "_SAMPLE", 1 << 30)
-        return sampled(values, count)
+        return sampled(values, keep)
 
 
-def sampled(values: dict[str, torch.Tensor], count: int) -> dict[str, int] | None:
-    return lamp_pruned({name: partial(torch.Tensor.detach, v) for name, v in values.items()}, count)
+def sampled(values: dict[str, torch.Tensor], keep: int) -> dict[str, int] | None:
+    return lamp_kept({name: partial(torch.Tensor.detach, v) for name, v in values.items()}, keep)
 
 
 def drawn(kind: str) -> dict[str, torch.Tensor]:
@@ -151,8 +169,8 @@ def drawn(kind: str) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.95, 0.999])
 def test_a_sample_finds_the_same_counts(kind, share):
     values = drawn(kind)
-    count = round(share * sum(v.numel() for v in values.values()))
-    assert sampled(values, count) == whole(values, count)
+    keep = round((1 - share) * sum(v.numel() for v in values.values()))
+    assert sampled(values, keep) == whole(values, keep)
 
 
 def test_a_sample_that_misleads_is_made_good():
@@ -161,7 +179,7 @@ def test_a_sample_that_misleads_is_made_good():
     step = -(-n // lamp._SAMPLE)
     values = {"a": torch.rand(n, generator=torch.Generator().manual_seed(1)), "b": torch.linspace(0.01, 1, n)}
     values["a"][::step] *= 1e-6
-    assert sampled(values, 300_000) == whole(values, 300_000)
+    assert sampled(values, 100_000) == whole(values, 100_000)
 
 
 @pytest.mark.gpu

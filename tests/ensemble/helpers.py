@@ -59,7 +59,7 @@ def plain(seed, recipe, *, sample=None, masks=None, start=None, estimator=None):
         params[name].data *= mask
     kind = getattr(torch.optim, type(recipe).__name__)
     optimizer = kind(model.parameters(), **vars(recipe))
-    state = estimator.init(params) if estimator else None
+    state = estimator.init_marked(params) if estimator else None
     sample = torch.arange(N) if sample is None else sample
     losses = []
     for epoch in range(EPOCHS):

@@ -1,10 +1,13 @@
+from itertools import groupby
+
 import pytest
 import torch
 from torch import nn
 
 import prunewald as pw
-from prunewald.lab.methods import choose, methods_of, parse, prepared
-from prunewald.lab.settings import SettingsError, settings
+from prunewald.lab.methods import choose, methods_of, parse, prepared, tried
+from prunewald.lab.settings import SettingsError, contest, settings
+from prunewald.util.registry import known
 
 
 def test_spelling_is_one_for_one_method() -> None:
@@ -15,8 +18,29 @@ def test_spelling_is_one_for_one_method() -> None:
     assert parse("every:0.010").text == "every:0.01"
     for text in ("abs@lamp", "moment:1@lamp-score", "random@erk", "pseudo:0:permuted@global"):
         assert parse(text).text == text
+    for text in ("wanda@lamp", "fisher:1@lamp,lr=0.3", "platon,lr=3", "moment:1:permuted@erk,lr=2"):
+        assert parse(text).text == text
+    assert parse("abs@lamp,lr=1.0").text == "abs@lamp"
     assert parse("abs@layer") == parse("abs")  # the paper's, and what a row without a word has
     assert float(parse("pseudo:0.12345678901").text.split(":")[1]) == 0.12345678901
+
+
+def test_the_librarys_names_are_read_too() -> None:
+    same = {"magnitude": "abs", "ABS@lamp": "abs@lamp", "second-moment:1": "moment:1", "pseudo-bootstrap:0": "pseudo:0"}
+    for text, row in same.items():
+        assert parse(text) == parse(row)
+        assert parse(text).text == row
+    with pytest.raises(SettingsError, match="abs is there twice"):
+        methods_of(settings("cifar10", rows=("abs", "magnitude")))
+
+
+def test_an_infinite_lambda_is_abs() -> None:
+    model, sigma = net()
+    row = parse("pseudo:inf")
+    assert (row.text, row.label) == ("pseudo:inf", "M&U pseudo bootstrap λ*=inf")
+    masks, report = choose(row, model, 0.7, 0, {"fc.weight": sigma}, None)
+    assert torch.equal(masks["fc.weight"], choose(parse("abs"), model, 0.7, 0, {}, None)[0]["fc.weight"])
+    assert (report.criterion, report.uncertainty) == ("Magnitude()", "")
 
 
 def test_labels() -> None:
@@ -27,15 +51,48 @@ def test_labels() -> None:
     assert [parse(f"bootstrap{kind}:1").start for kind in ("", "-same", "-warm")] == ["independent", "same", "warm"]
 
 
+def test_tries_are_of_the_rows_own_number_or_of_the_learning_rate() -> None:
+    assert [m.text for m in parse("moment:1@lamp").tries(3)] == ["moment:1@lamp", "moment:0.3@lamp", "moment:3@lamp"]
+    assert [m.text for m in parse("abs@lamp").tries(3)] == ["abs@lamp", "abs@lamp,lr=0.3", "abs@lamp,lr=3"]
+    assert [m.text for m in parse("pseudo:0").tries(2)] == ["pseudo:0", "pseudo:0,lr=0.3"]  # nothing to multiply
+    assert [m.text for m in parse("dense").tries(3)] == ["dense"]
+
+
+def test_every_row_has_as_many_tries_and_those_of_one_rate_come_together() -> None:
+    chosen = contest("fashion-mnist")
+    each = [method.text for method in tried(chosen)]
+    assert len(each) == len(set(each)) == 1 + 3 * len(chosen.rows)
+    assert each[: 1 + len(chosen.rows)] == ["dense", *chosen.rows]
+    rates = [parse(text).rate for text in each]
+    assert [rate for rate, _ in groupby(rates)] == [1, 0.3, 3]
+
+
+def test_every_criterion_of_the_library_has_a_row_in_the_contest() -> None:
+    spelled = {"magnitude": "abs", "magnitude-uncertainty": "moment"}
+    names = {spelled.get(name, name) for name in known("criterion")} - {"wald"}  # moment:0 would be it
+    assert names <= {parse(row).sigma for row in contest("fashion-mnist").rows}
+
+
+def test_reference_has_the_same_counts() -> None:
+    pairs = {
+        "moment:1": "abs",
+        "moment:1@lamp": "abs@lamp",
+        "wanda@erk,lr=3": "abs@erk",
+        "moment:1@lamp-score": "abs@lamp",
+    }
+    assert {row: parse(row).reference for row in pairs} == pairs
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("magnitude", "unknown row 'magnitude'; known: abs, random, dense, pseudo:LAMBDA"),
+        ("magnitud", "unknown row 'magnitud'; known: abs, random, movement, platon, taylor"),
+        ("wald:1", "unknown row 'wald:1'"),
         ("pseudo", "unknown row 'pseudo'"),
         ("abs:1", "unknown row 'abs:1'"),
         ("pseudo:big", "'big' is no lambda*, give a number as in pseudo:0.1"),
         ("pseudo:-1", "lambda* must be at least 0"),
-        ("pseudo:inf", "lambda* must be at least 0"),
+        ("pseudo:-inf", "lambda* must be at least 0"),
         ("pseudo:nan", "lambda* must be at least 0"),
         ("pseudo:1:upside", "unknown mark 'upside'; known: formula, permuted, inverted"),
         ("moment:1:formula", "leave out formula"),
@@ -43,6 +100,12 @@ def test_labels() -> None:
         ("abs@", "unknown allocation ''"),
         ("dense@lamp", "leave out @lamp"),
         ("moment:1@global", "scaled layer by layer"),
+        ("fisher:1@global", "scaled layer by layer"),
+        ("fisher:1:formula", "leave out formula"),
+        ("wanda:1", "unknown row 'wanda:1'"),
+        ("abs,lr=0", "give a factor of the learning rate as in lr=3"),
+        ("abs@lamp,rate=3", "'rate=3' after the comma"),
+        ("dense,lr=3", "leave out ,lr=3"),
     ],
 )
 def test_bad_rows_are_named(text: str, message: str) -> None:
@@ -64,6 +127,8 @@ def test_rows_of_an_experiment() -> None:
     for text in ("every:1", "bootstrap:1", "bootstrap-warm:1"):
         with pytest.raises(SettingsError, match=f"row '{text}' in an iterative run.*give pseudo or moment"):
             rows(text, iterative=True)
+    with pytest.raises(SettingsError, match="row 'platon' is gathered .* --watch"):
+        rows("platon")
 
 
 def test_counts_are_the_allocations() -> None:

@@ -5,7 +5,7 @@ from prunewald.lab.methods import SIGMAS, parse
 from prunewald.lab.palette import look, looks
 
 PLAIN = ["abs", "random", "dense", *(f"{sigma}:1" for sigma in SIGMAS)]
-RAW = [f"{sigma}:1:formula" for sigma in SIGMAS if sigma != "moment"]
+RAW = [f"{sigma}:1:formula" for sigma in SIGMAS if sigma not in ("moment", "fisher")]
 
 
 def test_every_method_has_a_colour_of_its_own() -> None:

@@ -10,6 +10,7 @@ from scipy import stats as reference
 
 from prunewald.figures import write
 from prunewald.lab import summary
+from prunewald.lab.methods import parse
 from prunewald.lab.records import Record
 from prunewald.lab.settings import PAPER
 from prunewald.statistics import holm
@@ -137,8 +138,31 @@ def test_short_table_has_the_accuracies_alone() -> None:
 def test_one_network_has_no_interval() -> None:
     found = summary.lines(some(seeds=1))
     assert {line.gain for line in found if not line.row.startswith("bootstrap")} == {None}
-    assert "moment" in summary.table(found)
     assert summary.wins(found) == {}
+    text = summary.table(found)
+    assert "without an interval" in text
+    assert "without an interval" not in summary.table(summary.lines(some(seeds=2)))
+    absolute = {line.level: line for line in found if line.row == "abs"}
+    for line in found:
+        if line.row == "moment:1":
+            at_once, after = line.pruned - absolute[line.level].pruned, line.retrained - absolute[line.level].retrained
+            assert line.points == pytest.approx((at_once, after))
+            words = next(words for each in text.splitlines() if f"{line.retrained:.2f}" in (words := each.split()))
+            at = words.index(f"{line.retrained:.2f}")
+            assert words[at - 1] == f"{at_once:+.2f}"
+            assert f"{after:+.2f}" in words[at + 2 :]
+
+
+def test_one_network_is_drawn_as_points_without_intervals() -> None:
+    found = summary.lines(some(seeds=1))
+    for axes, rows in zip(summary.figure(found, "one").axes, (("abs", "moment:1"), ("moment:1",)), strict=True):
+        drawn = {bars.get_label(): bars for bars in axes.containers}
+        for row in rows:
+            own = [line for line in found if line.row == row]
+            points = [each.retrained - each.dense if "abs" in rows else (each.points or (0, 0))[1] for each in own]
+            line, _, (bars,) = drawn[f"{parse(row).label}, n = 1"]
+            assert list(line.get_ydata()) == pytest.approx(points)
+            assert all(low == high for (_, low), (_, high) in bars.get_segments())
 
 
 def test_choice_is_by_validation_and_best_first() -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def plan_of(pruner):
-    return resolve(pruner._choices, Request(0.5), pruner.model, pruner.slices, pruner.targets(), {})
+    return resolve(pruner._choices, Request(0.5), pruner.model, pruner.slices, pruner.targets(), {}, {})
 
 
 def test_the_report_in_numbers():

@@ -139,7 +139,7 @@ def test_by_a_schedule_it_is_logged_each_time_and_a_warning_once(caplog):
     with torch.no_grad():
         model[4].weight[3] *= 0.01
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
-    pruner = pw.Pruner(model, optimizer, criterion="magnitude", schedule={1: 0.1, 2: 0.2, 3: 0.5}.get)
+    pruner = pw.Pruner(model, optimizer, criterion="magnitude", scope="layer", schedule={1: 0.1, 2: 0.2, 3: 0.5}.get)
 
     def step() -> None:
         optimizer.zero_grad()

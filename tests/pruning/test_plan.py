@@ -1,5 +1,6 @@
 """What the caller gave is fixed, each default that was found is named, and a request that cannot be repeats itself."""
 
+import math
 import re
 
 import pytest
@@ -26,7 +27,7 @@ def sigmas(model):
 
 @pytest.mark.parametrize("name", ["criterion", "uncertainty", "scope", "pattern", "schedule"])
 def test_what_was_given_can_be_read_and_not_set(name):
-    pruner = pw.Pruner(wide(), criterion="wald", uncertainty="pseudo-bootstrap", schedule="cubic")
+    pruner = pw.Pruner(wide(), criterion="wald", uncertainty="pseudo-bootstrap", scope="erk", schedule="cubic")
     given = getattr(pruner, name)
     assert given is not None
     with pytest.raises(AttributeError, match=f"{name}=.*make a new one"):
@@ -49,7 +50,7 @@ def test_short_names_classes_functions_and_dicts_become_parts():
 @pytest.mark.parametrize(
     ("criterion", "uncertainty", "watched"),
     [
-        (None, None, None),
+        (None, None, pw.SecondMoment(every=10)),
         ("magnitude", None, None),
         ("wald", None, pw.SecondMoment()),
         (None, "batch-means", pw.BatchMeans()),
@@ -59,6 +60,32 @@ def test_short_names_classes_functions_and_dicts_become_parts():
 )
 def test_an_estimator_watches_where_it_was_asked_for(criterion, uncertainty, watched):
     assert Choices.of(criterion, uncertainty, "layer", "element", None).watched == (watched, None)
+
+
+def test_an_infinite_lambda_is_abs_and_the_report_says_so():
+    pruners = [trained_pruner(criterion=c) for c in (pw.MagnitudeUncertainty(lam=math.inf), "abs")]
+    for pruner in pruners:
+        pruner.model[2].weight.data[:, :7] = 0.25  # ties
+    infinite, absolute = (pruner.prune(0.6) for pruner in pruners)
+    assert str(infinite) == str(absolute)
+    assert "Magnitude()" in str(infinite)
+    assert all(torch.equal(mask, pruners[1].masks[name]) for name, mask in pruners[0].masks.items())
+    assert pruners[0].criterion == pw.Magnitude()
+    assert Choices.of(pw.MagnitudeUncertainty(lam=math.inf), None, "layer", "element", None).watched == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("names", "parts"),
+    [
+        ({"criterion": "abs"}, {"criterion": pw.Magnitude()}),
+        ({"criterion": "ABS"}, {"criterion": pw.Magnitude()}),
+        ({"criterion": "m&u", "uncertainty": "pseudo"}, {"criterion": pw.MagnitudeUncertainty()}),
+        ({"criterion": "M&U", "uncertainty": "moment"}, {"uncertainty": pw.SecondMoment()}),
+    ],
+)
+def test_the_papers_names_and_those_of_the_command_line_are_read(names, parts):
+    pruner = pw.Pruner(wide(), **names)
+    assert {kind: getattr(pruner, kind) for kind in parts} == parts
 
 
 # ---- defaults ----------------------------------------------------------------------------------------------------
@@ -129,7 +156,7 @@ def test_the_report_names_the_sigma_of_this_pruning():
     pruner = trained_pruner()
     own = pruner.prune(0.5, uncertainty=sigmas(pruner.model))
     assert own.uncertainty == "a dict of 3 tensors"
-    assert not any("by default" in note for note in own.notes)
+    assert not any("by default: tau" in note for note in own.notes)
     assert pruner.uncertainty is None
     train(pruner.model, pruner.optimizers[0], 2, first=30)
     assert pruner.prune(0.6).uncertainty == "SecondMoment()"
@@ -150,11 +177,16 @@ def test_the_sigma_of_one_pruning_decides_it():
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request(), "nothing.*sparsity, threshold, alpha, fdr"),
+        (Request(), "nothing.*sparsity, threshold, alpha, fdr, quality"),
         (Request(0.5, alpha=0.1), "sparsity=0.5, alpha=0.1.*give one of"),
         (Request(1.0), "sparsity=1.0"),
         (Request({"0": 2}), "'0'=2"),
+        (Request({}), "sparsity={}.*no layer"),
         (Request(threshold=float("inf")), "threshold=inf"),
+        (Request(threshold={"0": float("inf")}), "threshold for '0'=inf"),
+        (Request(quality=-1), "quality=-1"),
+        (Request(quality={"0": float("nan")}), "quality for '0'=nan"),
+        (Request(threshold=1.0, quality=1.0), "threshold=1.0, quality=1.0.*give one of"),
         (Request(alpha=0), "alpha=0"),
         (Request(fdr=1.5), "fdr=1.5"),
     ],

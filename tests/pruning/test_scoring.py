@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
+from torch import nn
 
 import prunewald as pw
 from prunewald.core.allocation import LAMP
@@ -112,12 +113,12 @@ def test_a_criterion_is_given_sigma_dead_weights_gradient_and_mask():
     optimizer = sgd(model)
     pruner = pw.Pruner(model, optimizer, criterion=look, uncertainty="second-moment", targets=["0.weight[:5]"])
     model[0].weight.register_hook(lambda grad: grad.index_fill(0, torch.tensor([0]), 0.0))
-    train(model, optimizer, 3)
+    train(model, optimizer, 101)
     pruner.prune(0.5)
     stats = seen["0.weight[:5]"]
     assert stats.alive is None
     assert torch.equal(stats.dead, (torch.arange(5) == 0)[:, None].expand(5, 6))
-    train(model, optimizer, 1, first=3)
+    train(model, optimizer, 1, first=101)
     pruner.scores()
     stats = seen["0.weight[:5]"]
     assert torch.equal(stats.alive, pruner.masks["0.weight"][:5])
@@ -125,16 +126,49 @@ def test_a_criterion_is_given_sigma_dead_weights_gradient_and_mask():
     assert torch.equal(stats.sigma, pruner.sigma()["0.weight"][:5])
 
 
-def test_lambda_relative_to_layer_slice_and_model():
+def test_lambda_relative_to_layer_slice_targets_and_model():
     model = wide()
     sigma = sigmas(model)
     rows = model[0].weight.detach()[:5]
-    everything = torch.cat([rows.flatten(), model[2].weight.detach().flatten()])
-    for group, values in {"layer": model[0].weight.detach(), "slice": rows, "model": everything}.items():
+    whole = [layer.weight.detach() for layer in model[::2]]
+    targeted, everything = torch.cat([rows.flatten(), whole[1].flatten()]), torch.cat([w.flatten() for w in whole])
+    for group, values in {"layer": whole[0], "slice": rows, "targets": targeted, "model": everything}.items():
         criterion = pw.MagnitudeUncertainty(lam=0.3, relative_to=group)
         pruner = pw.Pruner(model, criterion=criterion, uncertainty=sigma, targets=["0.weight[:5]", "2"])
         expected = pw.tau(rows, sigma["0.weight"][:5], 0.3 * float(values.double().std()))
         torch.testing.assert_close(pruner.scores()["0.weight"][:5], expected)
+
+
+def test_the_spread_of_the_model_is_the_same_for_a_pruner_of_one_layer():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.norm, self.inner, self.out = (
+                nn.Embedding(9, 6),
+                nn.LayerNorm(6),
+                nn.Linear(6, 6),
+                nn.Linear(6, 9),
+            )
+            self.again = self.inner
+
+    torch.manual_seed(0)
+    model = Tied()
+    weights = torch.cat([model.inner.weight.detach().flatten(), model.out.weight.detach().flatten()])
+    criterion = pw.MagnitudeUncertainty(lam=0.3, relative_to="model")
+    sigma = {name: torch.rand_like(p) for name, p in model.named_parameters()}
+
+    def score(spread):
+        return pw.tau(model.inner.weight.detach(), sigma["inner.weight"], 0.3 * float(spread.double().std()))
+
+    for targets in ("inner", ["inner", "out"], None):
+        pruner = pw.Pruner(model, criterion=criterion, uncertainty=sigma, targets=targets)
+        torch.testing.assert_close(pruner.scores()["inner.weight"], score(weights))
+        pruner.detach()
+    pruner = pw.Pruner(model, criterion=criterion, uncertainty=sigma, targets="inner")
+    pruner.prune(0.5)
+    kept = pruner.masks["inner.weight"]
+    survivors = torch.cat([model.inner.weight.detach()[kept], model.out.weight.detach().flatten()])
+    torch.testing.assert_close(pruner.scores()["inner.weight"][kept], score(survivors)[kept])
 
 
 def test_the_spread_is_that_of_the_survivors():
@@ -151,10 +185,10 @@ def test_the_spread_is_that_of_the_survivors():
 @pytest.mark.filterwarnings("ignore:.*lost all weights")
 def test_the_spread_of_one_weight_is_an_error_that_says_so():
     model = wide()
-    choice = {"uncertainty": sigmas(model), "targets": ["0.weight[0, 0]", "2"], "scope": "global"}
+    choice = {"uncertainty": sigmas(model), "targets": ["0.weight[0, 0]", "2"], "scope": "layer"}
     with pytest.raises(ValueError, match=r"'0.weight\[0, 0\]'.*relative_to='model'"):
-        pw.Pruner(model, criterion=pw.MagnitudeUncertainty(relative_to="slice"), **choice).prune(0.5)
-    pw.Pruner(model, criterion=pw.MagnitudeUncertainty(relative_to="model"), **choice).prune(0.5)
+        pw.Pruner(model, criterion=pw.MagnitudeUncertainty(relative_to="slice"), **choice).scores()
+    pw.Pruner(model, criterion=pw.MagnitudeUncertainty(relative_to="model"), **choice).scores()
 
 
 def test_scores_are_doubles_where_any_weight_is():

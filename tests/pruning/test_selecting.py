@@ -26,7 +26,7 @@ def plan(sparsity: Any = None, *, scope: Any = None, pattern: Any = None, rising
     request = Request(sparsity, rising=rising, **asked)
     tests = "alpha" in asked or "fdr" in asked
     chosen = scope or Layer(), pattern or pw.Element()
-    return Plan(request, sparsity, pw.Magnitude(), None, *chosen, tests, ())
+    return Plan(request, sparsity, asked.get("threshold"), pw.Magnitude(), None, *chosen, tests, ())
 
 
 def kept(masks: dict[str, Tensor]) -> dict[str, list[float]]:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def pruner_on(optimizer=sgd, steps=3, **choice):
     model = net()
-    pruner = pw.Pruner(model, optimizer(model), **{"criterion": "magnitude", **choice})
+    pruner = pw.Pruner(model, optimizer(model), **{"criterion": "magnitude", "scope": "layer", **choice})
     train(model, pruner.optimizers[0], steps)
     return pruner
 

@@ -38,7 +38,7 @@ def pruned(
     """A model, its optimizer, and a Pruner that has pruned it."""
     model = net().double() if model is None else model
     optimizer = make(name, model.parameters())
-    pruner = pw.Pruner(model, optimizer, **{"criterion": "magnitude", **options})
+    pruner = pw.Pruner(model, optimizer, **{"criterion": "magnitude", "scope": "layer", **options})
     for step in range(steps):
         (closure_step if name in CLOSURES else one_step)(model, optimizer, step)
     pruner.prune(sparsity)

@@ -52,7 +52,7 @@ def test_the_bytes_add_up(tmp_path: Path) -> None:
 def test_overhead_of_a_model_with_a_report(tmp_path: Path) -> None:
     layers = [torch.nn.Linear(20, 20) for _ in range(40)]
     model = torch.nn.Sequential(*layers)
-    pruner = pw.Pruner(model, torch.optim.SGD(model.parameters(), lr=0.1), criterion="magnitude")
+    pruner = pw.Pruner(model, torch.optim.SGD(model.parameters(), lr=0.1), criterion="magnitude", scope="layer")
     pruner.prune(0.5)
     pw.save(pruner, tmp_path / "f")
     found = inspect(tmp_path / "f")

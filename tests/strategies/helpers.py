@@ -43,7 +43,7 @@ class Work:
         self.model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 4)).to(device)
         make = optimizer or (lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9))
         self.optimizer = make(self.model.parameters())
-        self.pruner = pw.Pruner(self.model, self.optimizer, **choice)
+        self.pruner = pw.Pruner(self.model, self.optimizer, **{"scope": "layer", **choice})
         self.kill, self.device = kill, device
         self.trained: list[float] = []
 

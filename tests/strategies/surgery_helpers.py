@@ -125,7 +125,9 @@ def running(
 ) -> tuple[Any, Any, pw.Surgery]:
     model = net(seed)
     made = optimizer(model)
-    surgery = pw.Surgery(model, made, **{"sparsity": 0.6, "criterion": "magnitude", "gamma": 0.0, **options})
+    surgery = pw.Surgery(
+        model, made, **{"sparsity": 0.6, "criterion": "magnitude", "scope": "layer", "gamma": 0.0, **options}
+    )
     train(model, made, steps)
     return model, made, surgery
 

@@ -47,14 +47,14 @@ class Training:
 
 
 def one_shot(training, **choice):
-    pruner = pw.Pruner(training.model, training.optimizer, **choice)
+    pruner = pw.Pruner(training.model, training.optimizer, scope="layer", **choice)
     training.steps(12)
     pruner.prune(LEVEL)
     return pruner
 
 
 def iterative(training, estimate=None, **choice):
-    pruner = pw.Pruner(training.model, training.optimizer, **choice)
+    pruner = pw.Pruner(training.model, training.optimizer, scope="layer", **choice)
     training.steps(12)
     offline = None if estimate is None else lambda: estimate(pruner.masks)
     strategies.iterative(pruner, (0.4, LEVEL), lambda one: training.steps(12), estimate=offline)
@@ -63,13 +63,13 @@ def iterative(training, estimate=None, **choice):
 
 def gradual(training, **choice):
     schedule = pw.Cubic(LEVEL, begin=6, end=18, every=3)
-    pruner = pw.Pruner(training.model, training.optimizer, schedule=schedule, **choice)
+    pruner = pw.Pruner(training.model, training.optimizer, scope="layer", schedule=schedule, **choice)
     training.steps(20)
     return pruner
 
 
 def surgery(training, **choice):
-    pruner = pw.Surgery(training.model, training.optimizer, sparsity=LEVEL, every=6, gamma=0.0, **choice)
+    pruner = pw.Surgery(training.model, training.optimizer, sparsity=LEVEL, scope="layer", every=6, gamma=0.0, **choice)
     training.steps(20)
     assert abs(pruner.sparsity - LEVEL) < 0.15
     pruner.prune(LEVEL)

@@ -63,7 +63,7 @@ class Late(nn.Module):
 
 def test_dropout_may_be_told_its_layer():
     model = Late()
-    pruner = pw.Pruner(model, criterion="magnitude")
+    pruner = pw.Pruner(model, criterion="magnitude", scope="layer")
     pruner.prune({"outer": 0.5})
     (done,) = iterative(pruner, (0.75,), lambda one: model.drop.p, dropout={"drop": "inner"})
     assert done.result == pytest.approx(0.5 * math.sqrt(0.25))
@@ -115,5 +115,5 @@ def test_dropout_goes_by_the_layer_before_it_target_or_not(layers, options, rate
     def train(one):
         seen.extend(module.p for module in dropouts)
 
-    iterative(pw.Pruner(model, criterion="magnitude", **options), (0.5,), train, dropout=True)
+    iterative(pw.Pruner(model, criterion="magnitude", scope="layer", **options), (0.5,), train, dropout=True)
     assert seen == pytest.approx(rates)

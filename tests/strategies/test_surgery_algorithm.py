@@ -24,7 +24,9 @@ def test_it_is_guos_algorithm_to_the_last_bit(name, levels):
     guo = Guo(name, LEVELS[levels])
     model = net().double()
     optimizer = make(name, model.parameters())
-    surgery = pw.Surgery(model, optimizer, criterion="magnitude", gamma=0.0, **LEVELS[levels])
+    surgery = pw.Surgery(
+        model, optimizer, **{"criterion": "magnitude", "scope": "layer", "gamma": 0.0, **LEVELS[levels]}
+    )
     evaluations: list[int] = []
     for step in range(25):
         guo.step(step)
@@ -50,7 +52,9 @@ def test_the_probability_of_an_operation_decays(seed):
     guo = Guo("adam", LEVELS["sparsity"], gamma=0.3, power=1.5, seed=seed)
     model = net().double()
     optimizer = make("adam", model.parameters())
-    surgery = pw.Surgery(model, optimizer, sparsity=0.6, criterion="magnitude", gamma=0.3, power=1.5, seed=seed)
+    surgery = pw.Surgery(
+        model, optimizer, sparsity=0.6, criterion="magnitude", scope="layer", gamma=0.3, power=1.5, seed=seed
+    )
     changes = []
     for step in range(60):
         before = surgery.masks

@@ -145,7 +145,8 @@ def test_a_closure_sees_the_zeros_where_something_else_wrote():
     dark, evaluations = full(surgery), []
     model.load_state_dict(net(1).state_dict())
     optimizer.param_groups[0]["lr"] = 0.0
-    optimizer.step(seeing(surgery, 12, evaluations))
+    with pytest.warns(UserWarning, match=r"reset\(\)"):
+        optimizer.step(seeing(surgery, 12, evaluations))
     assert evaluations == [12]
     assert all(torch.equal(full(surgery)[n][~mask], dark[n][~mask]) for n, mask in surgery.masks.items())
 

@@ -91,7 +91,7 @@ def test_slices_of_a_parameter():
         ({"sparsity": {"0.weight": -1}}, "'0.weight'=-1"),
         ({"sparsity": {"7.weight": 0.5}}, "sparsity for '7.weight'"),
         ({"threshold": float("nan")}, "threshold=nan"),
-        ({"threshold": {"0.weight": "high"}}, "threshold='high'"),
+        ({"threshold": {"0.weight": "high"}}, "threshold for '0.weight'='high'"),
         ({"threshold": {"7.weight": 0.5}}, "threshold for '7.weight'"),
         ({"sparsity": 0.5, "margin": -0.1}, "margin=-0.1"),
         ({"sparsity": 0.5, "margin": 1}, "margin=1:.*below 1"),

@@ -15,7 +15,7 @@ def walked(recipe, steps, seed=0):
     """A random walk watched by an estimator: its state, and all the weights it saw; the last never gets a gradient."""
     g = torch.Generator().manual_seed(seed)
     weight = nn.Parameter(torch.randn(6, generator=g))
-    state, seen = recipe.init({"w": weight}), []
+    state, seen = recipe.init_marked({"w": weight}), []
     for _ in range(steps):
         weight.grad = torch.ones(6)
         weight.grad[-1] = 0

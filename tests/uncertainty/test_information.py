@@ -22,10 +22,6 @@ def positive(size, rank, seed=0):
     return rows.T @ rows
 
 
-def whole(factors):
-    return (factors.columns * factors.weights) @ factors.columns.T
-
-
 def test_no_unit_of_a_parameter_matters_to_the_inverse():
     matrix, units = positive(6, 40), 10.0 ** torch.arange(-9, 9, 3, dtype=torch.float64)
     plain = torch.linalg.inv(matrix)
@@ -33,8 +29,8 @@ def test_no_unit_of_a_parameter_matters_to_the_inverse():
     assert spectrum.rank == 6
     assert spectrum.condition == pytest.approx(block(matrix).spectrum.condition)
     inverse = spectrum.inverted("inverse")
-    torch.testing.assert_close(whole(inverse) * units * units[:, None], plain, rtol=1e-10, atol=1e-14)
-    torch.testing.assert_close(inverse.diagonal(), whole(inverse).diagonal())
+    torch.testing.assert_close(inverse.whole() * units * units[:, None], plain, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(inverse.diagonal(), inverse.whole().diagonal())
 
 
 @pytest.mark.parametrize("pieces", [[7], [1, 2, 4, 100, 200, 3], [300, 300]])
@@ -68,14 +64,14 @@ def test_the_pseudo_inverse_is_that_of_the_matrix_in_its_own_units():
     matrix = positive(6, 4) * units * units[:, None]
     spectrum = block(matrix).spectrum
     assert (spectrum.rank, spectrum.condition) == (4, torch.inf)
-    torch.testing.assert_close(whole(spectrum.inverted("pseudo")), torch.linalg.pinv(matrix, hermitian=True))
+    torch.testing.assert_close(spectrum.inverted("pseudo").whole(), torch.linalg.pinv(matrix, hermitian=True))
     assert spectrum.inverted("inverse").diagonal().isnan().all()
 
 
 def test_damping_adds_a_share_of_the_diagonal():
     matrix = positive(6, 4)
     expected = torch.linalg.inv(matrix + 0.1 * torch.diag(matrix.diagonal()))
-    torch.testing.assert_close(whole(block(matrix).spectrum.inverted("damped", 0.1)), expected)
+    torch.testing.assert_close(block(matrix).spectrum.inverted("damped", 0.1).whole(), expected)
 
 
 @pytest.mark.parametrize(("eps", "rank"), [(DOUBLE, 6), (SINGLE, 5)])

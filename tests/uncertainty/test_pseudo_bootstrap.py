@@ -89,7 +89,7 @@ def test_a_rolling_window_is_right_to_ten_percent_at_every_step(last):
         sizes[step] = sum(block["count"] for block in state["blocks"])
         vectors = len(state["shift"]) + sum(len(b["mean"]) + len(b["m2"]) for b in state["blocks"])
         assert vectors <= 15 * 2  # of each of the two tensors
-        assert all(flag["bits"].dtype == torch.uint8 for b in state["blocks"] for flag in b["moved"].values())
+        assert not any(b["moved"] for b in state["blocks"])  # the Pruner watches that
 
     pruner, snapshots = run(pw.PseudoBootstrap(last=last), 130, on_step=look)
     for step, size in sizes.items():
@@ -104,7 +104,7 @@ def test_a_rolling_window_forgets_a_gradient_that_left_it():
         if step == 30:
             model[0].weight.register_hook(lambda grad: grad * (torch.arange(8) != 3)[:, None])
 
-    pruner, _ = run(pw.PseudoBootstrap(last=20), 80, model=model, on_step=cut)
+    pruner, _ = run(pw.PseudoBootstrap(last=20), 300, model=model, on_step=cut)
     dead = pruner.dead()["0.weight"]
     assert dead[3].all()
     assert dead[:, 2].all()
@@ -114,7 +114,7 @@ def test_a_rolling_window_forgets_a_gradient_that_left_it():
 def test_weights_without_a_gradient_are_dead_though_weight_decay_moves_them():
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, weight_decay=0.1)
-    pruner, _ = run(pw.PseudoBootstrap(last=10, total_steps=20), 20, model, optimizer)
+    pruner, _ = run(pw.PseudoBootstrap(last=10, total_steps=100), 100, model, optimizer)
     assert pruner.dead()["0.weight"][:, 2].all()
     assert (pruner.sigma()["0.weight"][:, 2] > 0).all()
     assert torch.equal(pruner.dead()["0.weight"].sum(0) == 8, torch.arange(6) == 2)
@@ -136,8 +136,8 @@ def test_steps_count_anew_from_each_prune():
 
 
 def test_a_dry_run_does_not_start_it_anew():
-    pruner, _ = run(pw.PseudoBootstrap(last=5, total_steps=20), 20)
-    assert str(pruner.prune(0.5, dry_run=True))[11:] == str(pruner.prune(0.5))[6:]
+    pruner, _ = run(pw.PseudoBootstrap(last=5, total_steps=100), 100)
+    assert str(pruner.prune(0.5, dry_run=True)).replace("would prune", "pruned") == str(pruner.prune(0.5))
 
 
 def test_master_weights_are_read_where_there_are_any():

@@ -78,7 +78,7 @@ def test_its_own_average_where_the_optimizer_keeps_none(name):
 
 
 def test_without_samples_the_median_over_living_weights_is_the_spread():
-    pruner, _ = trained(torch.optim.RMSprop, recipe=pw.SecondMoment())
+    pruner, _ = trained(torch.optim.RMSprop, 100, recipe=pw.SecondMoment())
     sigma, weight = pruner.sigma()["0.weight"], pruner.model.get_parameter("0.weight").detach()
     living = torch.arange(5).expand(7, 5) != 1
     torch.testing.assert_close(sigma[living].median(), weight.std())
@@ -96,7 +96,7 @@ def test_pruned_weights_do_not_count_in_the_median():
 
 def test_dead_weights_are_pruned_first():
     pruner, _ = trained(torch.optim.Adam)
-    pruner.prune(0.2)
+    pruner.prune({"0": 0.2})
     assert torch.equal(~pruner.masks["0.weight"], torch.arange(5).expand(7, 5) == 1)
 
 

@@ -27,7 +27,7 @@ def sigma(path: torch.Tensor, blocks: int = 1, compiled: bool = False, gated: bo
             made.append(new_block({"w": w}))
         took = torch.ones((), dtype=torch.int64) if gated else None
         collect_(shift, made[-1], {"w": w}, {"w": None}, took, compiled)
-    count, m2, _ = merged(made, "w")
+    count, m2 = merged(made, "w")
     assert count == len(path)
     return (m2 / (count - 1)).sqrt()
 
@@ -50,16 +50,16 @@ def test_the_other_ways_agree_with_the_plain_one(way):
 
 def test_a_snapshot_that_does_not_count_leaves_no_trace():
     path = walk("independent", 1e-4)[:5]
-    shift, block = {}, new_block({"w": path[0]})
+    shift, block = {}, new_block({"w": path[0]}, marked=True)
     shift_to_(shift, [], {"w": path[0]})
     one, none = torch.ones((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
     for w in path:
         collect_(shift, block, {"w": w}, {"w": None}, one, compiled=False)
         collect_(shift, block, {"w": w + 1}, {"w": torch.full_like(w, torch.inf)}, none, compiled=False)
-    count, m2, moved = merged([block], "w")
+    count, m2 = merged([block], "w")
     assert count == 5
     torch.testing.assert_close((m2 / 4).sqrt(), path.std(0))
-    assert not moved.any()
+    assert not block["moved"]["w"].any()
 
 
 def test_low_precision_weights_are_accumulated_in_float32():
@@ -84,12 +84,12 @@ def test_a_strided_weight_and_its_gradient_of_other_strides():
     path = torch.randn(6, 4, 5, 6, 7, generator=g)
     grad = torch.randn(4, 5, 6, 7, generator=g) * (torch.rand(4, 5, 6, 7, generator=g) > 0.5)
     first = path[0].contiguous(memory_format=torch.channels_last)
-    shift, block = {}, new_block({"w": first})
+    shift, block = {}, new_block({"w": first}, marked=True)
     shift_to_(shift, [], {"w": first})
     for w in path:
         collect_(
             shift, block, {"w": w.contiguous(memory_format=torch.channels_last)}, {"w": grad}, None, compiled=False
         )
-    _, m2, moved = merged([block], "w")
+    _, m2 = merged([block], "w")
     torch.testing.assert_close((m2 / 5).sqrt(), path.std(0))
-    assert torch.equal(moved, grad != 0)
+    assert torch.equal(block["moved"]["w"], grad != 0)

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from prunewald.util import registry
-from prunewald.util.registry import brief, kind, known, make, name_of, register, wraps
+from prunewald.util.registry import brief, kind, known, make, name_of, names, register, wraps
 
 
 class Shape:
@@ -62,6 +62,22 @@ def test_a_name_is_given_once_and_the_table_is_a_copy():
         register("shape", "disc")(Shape)
     known("shape").clear()
     assert known("shape") == {"disc": Disc}
+
+
+def test_a_part_has_other_names_however_they_are_written():
+    register("shape", "square", "box")(type("Square", (Shape,), {}))
+    square = known("shape")["square"]
+    assert type(make("shape", "box")) is type(make("shape", "BOX")) is square
+    assert name_of("shape", square()) == "square"
+    assert set(known("shape")) == {"disc", "square"}
+    assert names("shape", "Box") == names("shape", "square") == ["square", "box"]
+    assert names("shape", "disc") == ["disc"]
+    with pytest.raises(ValueError, match="shape 'bx'.*box, disc, square"):
+        make("shape", "bx")
+    for taken in ("disc", "box"):
+        with pytest.raises(ValueError, match=f"shape {taken!r} is registered"):
+            register("shape", "new", taken)(Shape)
+    assert "new" not in known("shape")
 
 
 def test_brief_leaves_out_what_has_its_default():

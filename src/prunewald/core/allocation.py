@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from prunewald.core.base import Allocation
-from prunewald.core.lamp import lamp_pruned
+from prunewald.core.lamp import lamp_kept
 from prunewald.core.ranking import Scores, counts_below
 from prunewald.util.arguments import one_of
 from prunewald.util.registry import allocation
@@ -30,6 +30,22 @@ class Layer(Allocation):
     def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
         """The count that brings each tensor to the sparsity."""
         return {name: layer_count(size, sparsity) for name, size in scores.sizes.items()}
+
+
+@allocation("module")
+@dataclass(frozen=True)
+class Module(Allocation):
+    """Every module is pruned to the same sparsity, its targets counted as one: weight and bias, an LSTM's two matrices.
+
+    They have one count, one order, and one std for lambda (`relative_to="layer"`). Biases are in it where they are
+    targets: `targets=["fc1", "fc1.bias"]`. The layers of a recurrent module are apart, and so are single experts.
+    """
+
+    whole_layers: ClassVar[bool] = True
+
+    def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
+        """How many weights of each tensor the order of its module keeps."""
+        return {name: count for layer in scores.by_layer() for name, count in _in_common(layer, sparsity).items()}
 
 
 @allocation("row")
@@ -66,9 +82,10 @@ class Global(Allocation):
 class LAMP(Allocation):
     """One order over all tensors, by the share of each weight in what is left of its tensor.  Lee et al. (2021).
 
-    The counts are those of the magnitudes: w² over the sum of the squares from it upwards. Which weights of a tensor
-    stay is the criterion's to say. With `of="score"` the criterion's own scores stand for |w| in the counts too: a
-    heavy tail of scores then empties their tensor.
+    The counts are those of the magnitudes: w² over the sum of the squares from it upwards, which rises to 1 in every
+    tensor: none loses its last weight, and none is brought back. Which weights of a tensor stay is the criterion's to
+    say. With `of="score"` the criterion's own scores stand for |w| in the counts too: a heavy tail of scores then all
+    but empties their tensor.
     """
 
     of: str = "magnitude"
@@ -80,10 +97,8 @@ class LAMP(Allocation):
         """How many weights of each tensor the common order keeps."""
         total = sum(scores.sizes.values())
         values = {name: partial(_sizes if self.of == "magnitude" else _scores, scores, name) for name in scores}
-        pruned = lamp_pruned(values, total - layer_count(total, sparsity))
-        if pruned is None:
-            return _in_common(scores, sparsity)
-        return {name: size - pruned[name] for name, size in scores.sizes.items()}
+        kept = lamp_kept(values, layer_count(total, sparsity))
+        return _in_common(scores, sparsity) if kept is None else kept
 
 
 @allocation("erk")

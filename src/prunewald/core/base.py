@@ -18,6 +18,8 @@ from prunewald.util.registry import brief, kind
 State: TypeAlias = dict[str, Any]  # tensors, numbers, and dicts and lists of them: it goes into state_dict() as it is
 Weights: TypeAlias = Mapping[str, Tensor]  # parameters by name
 
+PATIENCE = 100  # steps without a gradient of the data, at least, before a weight is called dead
+
 
 # ---- what is gathered while a model trains -------------------------------------------------------------------------
 
@@ -65,7 +67,7 @@ class Statistic(Running):
 
 
 class Estimate(NamedTuple):
-    """Sigma of one parameter, and where a weight is dead, since no gradient reached it (None: unknown)."""
+    """Sigma of one parameter, and where a weight is dead, since no gradient of the data reached it (None: unknown)."""
 
     sigma: Tensor
     dead: Tensor | None
@@ -81,9 +83,16 @@ class Online(Running, Uncertainty):
     learns: ClassVar[bool] = True  # whether it learns from the steps of a training; False: it knows its sigmas already
     notes: tuple[str, ...] = ()  # what a report should say wherever its sigma is used
 
+    def init_marked(self, weights: Weights) -> State:
+        """As `init`, where nobody else watches what gradients reach: then the state shall tell, if it can."""
+        return self.init(weights)
+
     @abstractmethod
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
-        """The estimate for one parameter; the state stays as it is."""
+        """The estimate for one parameter; the state stays as it is.
+
+        `weight.dead` is what the Pruner watched, and goes before what the estimate says of dead weights.
+        """
 
     def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate | None:
         """The estimate for many replicas of a parameter at once, stacked along the first dimension: (R, ...).
@@ -91,6 +100,10 @@ class Online(Running, Uncertainty):
         None where each replica has to be estimated by itself.
         """
         return None
+
+    def seen(self, state: State) -> Mapping[str, int]:
+        """Of which parameters it averaged gradients itself that were not all zero, and over how many steps."""
+        return {}
 
     def check(self, state: State, weights: Weights) -> None:
         """Raise where no sigma can be given yet, warn where it is not what was asked for."""
@@ -113,9 +126,23 @@ class Online(Running, Uncertainty):
         return self
 
     @property
+    def unscaled(self) -> "Online":
+        """The same in one unit for all tensors: itself, unless its sigma is scaled tensor by tensor."""
+        return self
+
+    @property
     def standard_error(self) -> bool:
         """Whether sigma is a standard error, so that a Wald test means what it says."""
         return False
+
+    @property
+    def patience(self) -> int:
+        """How many steps no gradient of the data may reach a weight before that is called dead."""
+        return PATIENCE
+
+    def blind(self, state: State, weight: Weight, optimizer: Optimizer | None) -> str:
+        """Why the dead weights that its estimate tells of are not to be believed; empty where they are."""
+        return ""
 
     def degrees(self, state: State) -> float | None:
         """The degrees of freedom of z = w / sigma where it is t-distributed; None where it is normal."""
@@ -156,6 +183,16 @@ class Criterion(ABC):
         """What has to be gathered for it while the model trains; the Pruner does so."""
         return None
 
+    @property
+    def simplest(self) -> "Criterion":
+        """The plainest criterion with the same order, which is used in its place: itself, unless its fields allow."""
+        return self
+
+    @property
+    def unscaled(self) -> "Criterion":
+        """The same in one unit for all tensors: itself, unless its scores are scaled tensor by tensor."""
+        return self
+
     @abstractmethod
     def __call__(self, stats: WeightStats) -> Tensor:
         """One score for each weight, in the shape of `stats.weight`."""
@@ -165,6 +202,7 @@ class Allocation(ABC):
     """How many weights does each tensor keep? Counts, so that it fits every criterion and every pattern."""
 
     together: ClassVar[bool] = False  # whether it compares the scores of different tensors
+    whole_layers: ClassVar[bool] = False  # whether the tensors of a module are one layer, here and for lambda
 
     @abstractmethod
     def __call__(self, scores: Scores, sparsity: float) -> Mapping[str, Count]:
@@ -261,6 +299,6 @@ class FunctionSchedule(Schedule):
 
 kind("criterion", Criterion, "Magnitude()", lambda given: FunctionCriterion(given) if callable(given) else None)
 kind("uncertainty", Uncertainty, "SecondMoment(), or a dict of sigma by parameter name")
-kind("scope", Allocation, "'layer' or 'global'")
+kind("scope", Allocation, "'lamp', 'layer' or 'global'")
 kind("pattern", Pattern, "Element()")
 kind("schedule", Schedule, "Cubic(0.9, end=5000)", lambda given: FunctionSchedule(given) if callable(given) else None)

@@ -1,6 +1,7 @@
 """How important is each weight? Higher is kept."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 from zlib import crc32
 
@@ -16,11 +17,15 @@ from prunewald.util.registry import criterion
 def tau(weight: Tensor, sigma: Tensor, lam: float) -> Tensor:
     """|w| / (lam + sigma), with 0/0 = 0. Here `lam` is the paper's lambda itself, not lambda*.
 
+    With `lam` infinite tau is 0 everywhere, and what is left of it is its order: |w|.
+
     >>> tau(torch.tensor([3.0, -1.0, 0.0]), torch.tensor([0.5, 0.0, 0.0]), lam=0.5)
     tensor([3., 2., 0.])
     """
     if not lam >= 0:
         raise ValueError(f"lam={lam!r}: give a number of at least 0")
+    if lam == math.inf:
+        return weight.abs()
     scores = weight.abs().div_(sigma + lam)
     return scores.masked_fill_(weight == 0, 0.0) if lam == 0 else scores
 
@@ -39,7 +44,7 @@ def dead_first(scores: Tensor, weight: Tensor, dead: Tensor) -> Tensor:
     return torch.where(dead, below, scores)
 
 
-@criterion("magnitude")
+@criterion("magnitude", "abs")
 @dataclass(frozen=True)
 class Magnitude(Criterion):
     """|w|.  Han et al. (2015); the paper's ABS."""
@@ -51,15 +56,16 @@ class Magnitude(Criterion):
         return stats.weight.abs()
 
 
-@criterion("magnitude-uncertainty")
+@criterion("magnitude-uncertainty", "m&u")
 @dataclass(frozen=True)
 class MagnitudeUncertainty(Criterion):
     """|w| / (lambda + sigma), lambda = lam · std(surviving weights of the layer).  Ko et al. (2019), eq. 9 and 10.
 
     `lam` is the paper's lambda*; `relative_to` says whose spread it multiplies: the layer's, that of the selected
-    slice, that of all targets ("model"), or None for an absolute lambda. Weights that no gradient reached are pruned
-    first, as a Wald test would (their standard error is infinite); `dead="formula"` leaves them to the paper's
-    formula, which keeps them whenever lambda is small.
+    slice, of all targets, of all weights of the model ("model"), or None for an absolute lambda. Weights that no
+    gradient reached are pruned first, as a Wald test would (their standard error is infinite); `dead="formula"` leaves
+    them to the paper's formula, which keeps them whenever lambda is small. `lam=math.inf` is `Magnitude()`, the paper's
+    ABS, which looks at neither sigma nor dead weights.
     """
 
     lam: float = 1.0
@@ -68,12 +74,26 @@ class MagnitudeUncertainty(Criterion):
     uses_sigma: ClassVar[bool | None] = True
 
     def __post_init__(self) -> None:
-        real("lam", self.lam, least=0)
-        one_of("relative_to", self.relative_to, ("layer", "model", "slice", None))
+        if self.lam != math.inf:
+            real("lam", self.lam, least=0, what="a number (math.inf for magnitude)")
+        one_of("relative_to", self.relative_to, ("layer", "model", "slice", "targets", None))
         one_of("dead", self.dead, ("first", "formula"))
+
+    @property
+    def simplest(self) -> Criterion:
+        """Magnitude, where lambda* is infinite."""
+        return Magnitude() if self.lam == math.inf else self
+
+    @property
+    def unscaled(self) -> "MagnitudeUncertainty":
+        """With one lambda for all tensors, from the spread of all targets."""
+        own = self.lam > 0 and self.relative_to in ("layer", "slice")
+        return replace(self, relative_to="targets") if own else self
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by tau."""
+        if self.lam == math.inf:
+            return self.simplest(stats)
         if stats.sigma is None:
             raise ValueError(
                 f"{stats.name!r} has no uncertainty, and this criterion needs one: "

@@ -40,22 +40,24 @@ class Around(NamedTuple):
         return (pruned > 0 or not self.below) and (pruned < len(self.ranked.score) or not self.above)
 
 
-def lamp_pruned(values: Mapping[str, Values], count: int) -> dict[str, int] | None:
-    """How many values of each tensor are pruned where `count` are in all, zeros first.
+def lamp_kept(values: Mapping[str, Values], keep: int) -> dict[str, int] | None:
+    """How many values of each tensor stay where `keep` do in all: none that is zero, and of each tensor the greatest.
 
-    None where there are more zeros than that, so that LAMP decides nothing.
+    None where no more than `keep` are positive, so that LAMP decides nothing.
     """
     samples = {name: Sample.of(of()) for name, of in values.items()}
-    rest = count - sum(sample.zeros for sample in samples.values())
+    keep = max(keep, sum(sample.positive > 0 for sample in samples.values()))
+    positive = {name: sample.positive for name, sample in samples.items()}
+    rest = sum(positive.values()) - keep
     if rest <= 0:
-        return None
+        return None if rest else positive
     margin, cut = _MARGIN, _estimate(samples, rest)
     while True:
-        around = {name: samples[name].around(of(), samples[name].span(cut, margin)) for name, of in values.items()}
+        around = {name: samples[name].around(of, cut, margin) for name, of in values.items()}
         doubtful = rest - sum(one.below for one in around.values())
         found = counts_below(KnownScores({name: one.ranked for name, one in around.items()}), doubtful)
         if all(one.settled(found[name]) for name, one in around.items()):
-            return {name: samples[name].zeros + one.below + found[name] for name, one in around.items()}
+            return {name: positive[name] - one.below - found[name] for name, one in around.items()}
         margin *= 8
 
 
@@ -66,7 +68,7 @@ class Sample(NamedTuple):
     scores: Tensor  # their LAMP scores, as far as the sample tells
     weight: float  # how many values each stands for
     top: Tensor  # the greatest value of all
-    zeros: int
+    positive: int  # how many of all are
 
     @classmethod
     def of(cls, values: Tensor) -> "Sample":
@@ -77,12 +79,11 @@ class Sample(NamedTuple):
         found, top = ascending(some[some > 0]), flat.max()
         square = _relative(found, top).square()
         scores = square / (square.flip(0).cumsum(0).flip(0) * step)
-        return cls(found, scores, step, top, flat.numel() - int(torch.count_nonzero(flat)))
+        # Sums that are made in parallel may be out of order in the last digit.
+        return cls(found, scores.cummax(0).values, step, top, int(torch.count_nonzero(flat)))
 
     def span(self, cut: float, margin: float) -> Span:
         """The values whose place is within `margin` of where the scores reach the cut."""
-        if self.weight == 1:
-            return Span(0.0, torch.inf)
         place, reach = int(torch.searchsorted(self.scores, cut)), 1 + int(margin * len(self.values))
         low, high = place - reach, place + reach
         return Span(
@@ -90,10 +91,12 @@ class Sample(NamedTuple):
             float(self.values[high]) if high < len(self.values) else torch.inf,
         )
 
-    def around(self, values: Tensor, span: Span) -> Around:
-        """The values within the span, with their scores: each square over the sum of the squares from it upwards."""
-        inside, above, squares = [], 0, 0.0
-        for piece in pieces(values):
+    def around(self, values: Values, cut: float, margin: float) -> Around:
+        """The values about the cut, with their scores: each square over the sum of the squares from it upwards."""
+        if self.weight == 1:
+            return Around(Ranked(self.scores, self.values.double()), 0, 0)
+        inside, above, squares, span = [], 0, 0.0, self.span(cut, margin)
+        for piece in pieces(values()):
             within = (piece >= span.low).logical_and_(piece <= span.high)
             inside.append(piece[within.logical_and_(piece > 0)])
             if span.high < torch.inf:
@@ -102,10 +105,9 @@ class Sample(NamedTuple):
                 large = _relative(piece, self.top, torch.float32) * greater
                 squares += float(large.square_().sum(dtype=torch.float64))
         found = ascending(torch.cat(inside))
-        below = values.numel() - self.zeros - above - len(found)
+        below = self.positive - above - len(found)
         square = _relative(found, self.top).square_()
         score = square / (square.flip(0).cumsum(0).flip(0) + squares)
-        # Sums that are made in parallel may be out of order in the last digit.
         return Around(Ranked(score.cummax(0).values, found.double()), below, above)
 
 

@@ -48,6 +48,7 @@ class Scores(Mapping[str, Ranked]):
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self.sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
         self.layouts: Mapping[str, Layout] = {}  # of the tensors that are not (out, in, ...)
+        self.layers: Mapping[str, str] = {}  # of each tensor, the layer in which it is counted; its own by default
 
     @abstractmethod
     def __getitem__(self, name: str) -> Ranked:
@@ -57,9 +58,20 @@ class Scores(Mapping[str, Ranked]):
     def weight(self, name: str) -> Tensor:
         """The weights of one tensor, without scoring them."""
 
-    def only(self, name: str) -> "Scores":
-        """One of the tensors by itself, as scores with a single entry."""
-        return _Only(self, name)
+    def spread(self, name: str) -> float:
+        """The standard deviation of the weights of a tensor, or where it is known, of the survivors of its layer."""
+        return float(self.weight(name).double().std())
+
+    def only(self, *names: str) -> "Scores":
+        """Some of the tensors by themselves."""
+        return _Only(self, names)
+
+    def by_layer(self) -> list["Scores"]:
+        """The tensors of each layer by themselves."""
+        layers: dict[str, list[str]] = {}
+        for name in self:
+            layers.setdefault(self.layers.get(name, name), []).append(name)
+        return [self.only(*names) for names in layers.values()]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
@@ -84,11 +96,11 @@ class KnownScores(Scores):
 
 
 class _Only(Scores):
-    """One tensor of several, still computed when asked for."""
+    """Some tensors of several, still computed when asked for."""
 
-    def __init__(self, scores: Scores, name: str) -> None:
-        super().__init__({name: scores.shapes[name]})
-        self.layouts = {name: scores.layouts[name]} if name in scores.layouts else {}
+    def __init__(self, scores: Scores, names: Sequence[str]) -> None:
+        super().__init__({name: scores.shapes[name] for name in names})
+        self.layouts, self.layers = scores.layouts, scores.layers
         self._scores = scores
 
     def __getitem__(self, name: str) -> Ranked:
@@ -96,6 +108,9 @@ class _Only(Scores):
 
     def weight(self, name: str) -> Tensor:
         return self._scores.weight(name)
+
+    def spread(self, name: str) -> float:
+        return self._scores.spread(name)
 
 
 class Cut(NamedTuple):

@@ -13,7 +13,7 @@ from torch import Tensor
 from prunewald.core.ranking import FEW, kth_smallest
 from prunewald.util.tensors import pieces
 
-Group: TypeAlias = Literal["layer", "model", "slice"]
+Group: TypeAlias = Literal["layer", "slice", "targets", "model"]
 _PIECE = 1 << 20  # weights whose deviations are taken at once
 
 
@@ -34,6 +34,7 @@ class Weight:
     average: Tensor | None = (
         None  # the weights that the standard errors are of, where these are not the parameter itself
     )
+    dead: Tensor | None = None  # True where no gradient of the data arrived, as far as it was watched; None: unknown
     scale: float | None = None  # what an estimator multiplies sigma by, once it has found that
 
     @cached_property
@@ -51,7 +52,7 @@ class WeightStats:
     alive: Tensor | None  # None: nothing is pruned yet
     sigma: Tensor | None
     dead: Tensor | None  # True where no gradient arrived; None: unknown
-    spread: Callable[[Group], float]  # the standard deviation of the survivors of a layer, a slice, or all targets
+    spread: Callable[[Group], float]  # the standard deviation of the survivors of a layer, a slice, ...
     gradient: Tensor | None = None  # as the last backward pass left it
     statistic: Tensor | None = None  # what the criterion's own `statistic` gathered
 
@@ -94,8 +95,8 @@ def spread(tensors: Iterable[tuple[Tensor, Tensor | None]], what: str) -> float:
                 count = total
     if size < 2:
         raise ValueError(
-            f"lambda is relative to the spread of {what}, which has 1 weight, and a standard deviation needs two: "
-            "use relative_to='model', or relative_to=None for an absolute lambda"
+            f"the spread of {what} is wanted, which has 1 weight, and a standard deviation needs two: for lambda use "
+            "relative_to='model', or relative_to=None for an absolute one; leave it out of quality"
         )
     return math.sqrt(m2 / (count - 1)) if count > 1 else 0.0
 

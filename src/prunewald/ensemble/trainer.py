@@ -43,7 +43,7 @@ class Trainer(ABC):
                 forget_(self.optimizer, params[name], mask)
         self.key = draws.seed_key(job.seeds, draws.NOISE, job.device)
         self.count = torch.full((), job.first_epoch * job.batches, dtype=torch.int32, device=job.device)
-        self.states = [estimator.init(params) for estimator in job.collect]
+        self.states = [estimator.init_marked(params) for estimator in job.collect]
         self.total = torch.zeros(len(job.seeds), dtype=torch.float64, device=job.device)
         self.losses: list[Tensor] = []
 

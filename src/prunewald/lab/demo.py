@@ -36,7 +36,7 @@ from prunewald.lab.settings import Settings, SettingsError
 from prunewald.util.files import replacing
 from prunewald.util.progress import progress_bar
 
-KEPT = "moment:1"  # the method whose pruned network is saved
+KEPT = "moment:1@lamp"  # the method whose pruned network is saved
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def figure(settings: Settings, data: str, records: Sequence[Record]) -> Any:
 
 
 def kept_key(settings: Settings) -> Key:
-    """Which network is saved: the first, pruned by the second moment to the level nearest to 90 %."""
+    """Which network is saved: the first, pruned by default to the level nearest to 90 %."""
     return Key(settings.first_seed, KEPT, min(settings.levels, key=lambda level: abs(level - 0.9)))
 
 
@@ -159,8 +159,9 @@ def _pruned(networks: Networks, dense: Result, key: Key) -> pw.Pruner:
     params: dict[str, Tensor] = dict(model.named_parameters())
     optimizer = RMSprop(lr=settings.lr).build(params.values())
     carry.restore_(optimizer, params, carry.unstacked(dense.optimizer_state))
-    criterion = parse(key.row).criterion(key.seed)
-    pruner = pw.Pruner(model, optimizer, criterion=criterion, uncertainty=pw.SecondMoment(), targets=[nn.Linear])
+    method = parse(key.row)
+    chosen: dict[str, Any] = {"criterion": method.criterion(key.seed), "scope": method.allocation}
+    pruner = pw.Pruner(model, optimizer, uncertainty=pw.SecondMoment(), targets=[nn.Linear], **chosen)
     pruner.prune(key.level)
     masks = {name: mask[None] for name, mask in pruner.masks.items()}
     retrained = networks.retrained(dense, masks, settings.epochs, collect=False)

@@ -12,7 +12,7 @@ from prunewald.lab.settings import Settings
 INTERVALS = "marks: means over n networks, with 95 % t intervals that are not adjusted for how many there are"
 
 _TOLD = {"experiment", "epochs", "retrain_epochs", "lr", "batch_size", "dropout", "images", "levels", "iterative"}
-_TOLD |= {"last", "replicas", "prune"}
+_TOLD |= {"last", "replicas", "prune", "network"}
 
 
 def heading(settings: Settings, data: str, rows: Sequence[str]) -> list[str]:
@@ -56,7 +56,7 @@ def _parts(settings: Settings, data: str) -> str:
 
 def _training(settings: Settings) -> str:
     own = settings.identity()
-    optimizer = own.pop("optimizer", "RMSprop")
+    optimizer = {"rmsprop": "RMSprop", "adamw": "AdamW", "sgd": "SGD"}[own.pop("optimizer", "rmsprop")]
     others = [f", {name.replace('_', ' ')} {value}" for name, value in own.items() if name not in _TOLD]
     return (
         f"{settings.epochs:,} epochs, and {settings.retrain_epochs:,} after each pruning; {optimizer}, "
@@ -66,7 +66,7 @@ def _training(settings: Settings) -> str:
 
 
 def _pruning(settings: Settings) -> str:
-    layers = f"the {settings.identity().get('prune', 'dense')} layers"
+    layers = "the dense layers" if settings.prune == "dense" else "all layers"
     if settings.iterative:
         return f"{layers}, in rounds from level to level; the dense control is trained on along"
     return f"{layers}, at once to each level; the dense control is trained on as long"

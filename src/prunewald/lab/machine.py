@@ -24,7 +24,8 @@ class Machine:
     address: str | None = None
     workers: int = 0  # processes on a CPU; 0: one a processor
     piece: int = 0  # networks trained between two savings; 0: what takes some minutes
-    minutes: float | None = None
+    minutes: float | None = None  # after the piece in which they are over it stops
+    limit_seconds: float | None = None  # it stops before, where the next piece would not be done by then
 
     def __post_init__(self) -> None:
         try:
@@ -32,8 +33,17 @@ class Machine:
             whole("--piece", self.piece)
             if self.minutes is not None:
                 real("--minutes", self.minutes, least=0)
+            if self.limit_seconds is not None:
+                real("--limit-seconds", self.limit_seconds, least=0)
         except ValueError as error:
             raise MachineError(str(error)) from None
+
+    @property
+    def stops(self) -> str:
+        """When it stops by itself, in words; "" where it does not."""
+        if self.limit_seconds is not None:
+            return f"before {self.limit_seconds:g} seconds"
+        return "" if self.minutes is None else f"after {self.minutes:g} minutes"
 
     def torch_device(self) -> torch.device:
         """The device asked for, or a GPU where there is one."""

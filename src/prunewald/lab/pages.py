@@ -26,7 +26,7 @@ def describe(folder: str | Path) -> str:
     settings, records = settings_of(folder), read_records(folder)
     found = summary.lines(records)
     dense = {record.seed: 100 * record.dense for record in records}
-    seeds = f"{len(dense)} networks, dense {sum(dense.values()) / max(len(dense), 1):.2f} %{_seeds(dense)}"
+    seeds = f"{_networks(len(dense))}, dense {sum(dense.values()) / max(len(dense), 1):.2f} %{_seeds(dense)}"
     return "\n".join(
         [
             f"{settings.experiment}: {seeds}",
@@ -83,6 +83,10 @@ def _figures(found: Sequence[summary.Line], settings: Settings, text: str) -> di
     drawn = {"figure.png": summary.figure(found, title, note=f"{text}\nthe paper: {PAPER_SAYS[experiment]}", **how)}
     apart = summary.apart(found, title, note=text)
     return drawn if apart is None else drawn | {"apart.png": apart}
+
+
+def _networks(count: int) -> str:
+    return "1 network" if count == 1 else f"{count} networks"
 
 
 def needs(error: ImportError) -> str:

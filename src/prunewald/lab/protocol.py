@@ -5,17 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from prunewald.ensemble import Result
 from prunewald.ensemble.result import joined
 from prunewald.lab.cache import Cache
-from prunewald.lab.methods import CONTROL, SIGMAS, Method, choose, methods_of, parse, prepared
-from prunewald.lab.networks import COLLECTED, Networks, Table
+from prunewald.lab.methods import CONTROL, MEASURED, PASSED, SIGMAS, WATCHED, Method, choose, parse, prepared, tried
+from prunewald.lab.networks import Networks, Table, collected
 from prunewald.lab.pieces import Pieces
 from prunewald.lab.records import ROUNDING, Key, Record, RecordFolder, ResultsError
 
@@ -68,6 +69,8 @@ class Protocol:
     environment: dict[str, Any]
     say: Callable[[str], None]
     known: dict[int, float] = field(default_factory=dict)  # dense accuracies
+    tables: dict[tuple[int, str], Table] = field(default_factory=dict)  # what passes measured of dense networks
+    masks: dict[Key, Chosen] = field(default_factory=dict)  # of dense networks, for further tries of the same masks
 
     def run(self) -> None:
         """Do all that is not finished yet."""
@@ -116,43 +119,51 @@ class Protocol:
 
     def _one_shot(self) -> None:
         """Every method prunes every trained network to every level."""
-        epochs, methods = self.networks.settings.epochs, methods_of(self.networks.settings)
+        epochs, methods = self.networks.settings.epochs, tried(self.networks.settings)
         missing = [key for key in self._keys(methods) if not self.results.has(key)]
         self._dense(_seeds(missing))
         for method in methods:
             if method.bootstraps:
                 self._bootstrap(method.start, _seeds(key for key in missing if key.row == method.text))
-        for some, folder in self.pieces.of("cells", missing, self.results.has):
-            seeds = _seeds(some)
-            at = [seeds.index(key.seed) for key in some]
-            group = Group(some, self.cache.load("dense", seeds), at, [None] * len(some), epochs)
-            self._measure(group, folder, collect=False)
+        for rate, alike in groupby(missing, _rate):
+            for some, folder in self.pieces.of("cells", list(alike), self.results.has):
+                seeds = _seeds(some)
+                at = [seeds.index(key.seed) for key in some]
+                group = Group(some, self.cache.load("dense", seeds), at, [None] * len(some), epochs)
+                self._measure(group, folder, collect=False, rate=rate)
 
     def _keys(self, methods: Sequence[Method]) -> Iterator[Key]:
+        """What is to be measured: method by method, since a run may be stopped before the last."""
         settings = self.networks.settings
         bootstrapped = settings.seeds[: settings.bootstrap_repetitions]
-        for seed in self.seeds:
-            for method in methods:
-                if not method.bootstraps or seed in bootstrapped:
-                    levels = (0.0,) if method.sigma == CONTROL else settings.levels
-                    yield from (Key(seed, method.text, level) for level in levels)
+        for method in methods:
+            for level in (0.0,) if method.sigma == CONTROL else settings.levels:
+                yield from (
+                    Key(seed, method.text, level)
+                    for seed in self.seeds
+                    if not method.bootstraps or seed in bootstrapped
+                )
 
     # ---- iterative -----------------------------------------------------------------------------------------------
 
     def _chains(self) -> None:
         """Each network and method goes through the levels one after the other; as many as fit go together."""
         settings = self.networks.settings
-        every = [Chain(seed, method.text) for seed in self.seeds for method in methods_of(settings)]
+        every = [Chain(seed, method.text) for method in tried(settings) for seed in self.seeds]
         chains = [chain for chain in every if self._missing(chain)]
         self._dense(_seeds(chains))
         savings = len(settings.levels)
-        for some, folder in self.pieces.of("chains", chains, lambda chain: not self._missing(chain), savings=savings):
-            reached = {chain: self._reached(chain) for chain in some}
-            for place in range(len(settings.levels)):
-                here = {chain: own for chain, own in reached.items() if own.place == place}
-                if here:
-                    self.pieces.check_time()
-                    reached |= self._next_level(here, place, folder)
+        for _, alike in groupby(chains, _rate):
+            for some, folder in self.pieces.of("chains", list(alike), self._finished, savings=savings):
+                reached = {chain: self._reached(chain) for chain in some}
+                for place in range(len(settings.levels)):
+                    here = {chain: own for chain, own in reached.items() if own.place == place}
+                    if here:
+                        self.pieces.check_time()
+                        reached |= self._next_level(here, place, folder)
+
+    def _finished(self, chain: Chain) -> bool:
+        return not self._missing(chain)
 
     def _next_level(self, here: dict[Chain, Reached], place: int, folder: Path) -> dict[Chain, Reached]:
         """Take chains that are all before the same level to it, and keep what they are then."""
@@ -160,7 +171,7 @@ class Protocol:
         keys = [Key(chain.seed, chain.row, settings.levels[place]) for chain in here]
         source, alive = joined([own.network for own in here.values()]), [own.masks for own in here.values()]
         group = Group(keys, source, range(len(here)), alive, settings.epochs + place * settings.retrain_epochs)
-        done, masks = self._measure(group, folder, collect=True)
+        done, masks = self._measure(group, folder, collect=True, rate=_rate(keys[0]))
         reached = {}
         for r, chain in enumerate(here):
             reached[chain] = Reached(place + 1, done.rows([r]), _row(masks, r))
@@ -195,18 +206,19 @@ class Protocol:
 
     # ---- pruning, retraining, measuring --------------------------------------------------------------------------
 
-    def _measure(self, group: Group, folder: Path, *, collect: bool) -> tuple[Result, Table]:
+    def _measure(self, group: Group, folder: Path, *, collect: bool, rate: float) -> tuple[Result, Table]:
         """Prune, retrain and measure the networks of a group, and write a record of each."""
         began = time.perf_counter()
-        each = zip(group.keys, group.at, group.alive, strict=True)
-        chosen = [self.chosen(key, group.source, r, alive) for key, r, alive in each]
+        chosen = self._all_chosen(group)
         masks = {name: torch.stack([own.masks[name] for own in chosen]) for name in chosen[0].masks}
         start = replace(group.source, estimates=(), second_moment={}).rows(group.at)
-        at_once = self.networks.test({n: t * masks[n] if n in masks else t for n, t in start.state.items()})
+        pruned = {n: t * masks[n] if n in masks else t for n, t in start.state.items()}
+        at_once, recalibrated = self.networks.test(pruned), self.networks.recalibrated(pruned, start.seeds)
         self.say(f"retraining {len(group.keys)} networks: {', '.join(dict.fromkeys(key.row for key in group.keys))}")
-        done = self.networks.retrained(start, masks, group.epoch, folder, collect=collect)
+        done = self.networks.retrained(start, masks, group.epoch, folder, collect=collect, rate=rate)
         accuracies = {
             "pruned": at_once,
+            **({} if recalibrated is None else {"recalibrated": recalibrated}),
             "retrained": self.networks.test(done.state),
             "validation": self.networks.validation(done.state, done.seeds),
         }
@@ -234,23 +246,62 @@ class Protocol:
                 )
             )
 
-    def chosen(self, key: Key, source: Result, r: int, alive: Table | None = None) -> Chosen:
-        """What is kept of the network in row `r` of the source; `alive` are the masks of an earlier round."""
+    def _all_chosen(self, group: Group) -> list[Chosen]:
+        """What is kept of each network of a group; tries of one row that differ in retraining only share it."""
+        return [self._shared(*each, group.source) for each in zip(group.keys, group.at, group.alive, strict=True)]
+
+    def _shared(self, key: Key, r: int, alive: Table | None, source: Result) -> Chosen:
+        method = parse(key.row)
+        own = replace(key, row=replace(method, rate=1.0).text)
+        if own in self.masks and alive is None:
+            return self.masks[own]
+        chosen = self.chosen(key, source, r, alive, self._measured(method.sigma, source, r, alive))
+        if alive is None and self.networks.settings.tries > 1:
+            self.masks[own] = chosen
+        return chosen
+
+    def _measured(self, what: str, source: Result, r: int, alive: Table | None) -> Table | None:
+        """What a pass over images measures of a network; None where the method needs none."""
+        if what not in (*PASSED, "fisher"):
+            return None
+        if alive is not None:
+            return self.networks.measured(what, source, r, alive)
+        place = source.seeds[r], what
+        if place not in self.tables:
+            self.tables[place] = self.networks.measured(what, source, r, None)
+        return self.tables[place]
+
+    def chosen(
+        self, key: Key, source: Result, r: int, alive: Table | None = None, measured: Table | None = None
+    ) -> Chosen:
+        """What is kept of the network in row `r` of the source; `alive` are the masks of an earlier round.
+
+        `measured` are scores or sigmas that a pass over images gave.
+        """
         method, model = parse(key.row), source.module(r)
-        weights = _dense_weights(model)
+        settings, weights = self.networks.settings, self.networks.weights
+        where = self.networks.chooses_on
         if method.sigma == CONTROL:
-            return Chosen({name: torch.ones_like(weight, dtype=torch.bool) for name, weight in weights.items()}, 1.0)
-        sigma = self._sigma(method, key.seed, source, r, list(weights)) if method.sigma in SIGMAS else {}
-        masks, report = choose(method, model, key.level, key.seed, sigma, alive)
+            shapes = {name: model.get_parameter(name) for name in weights}
+            return Chosen({name: torch.ones_like(w, dtype=torch.bool) for name, w in shapes.items()}, 1.0)
+        table = self._table(method, key.seed, source, r, weights) if measured is None else measured
+        table = {name: tensor.to(where) for name, tensor in table.items()}
+        masks, report = choose(method, model.to(where), key.level, key.seed, table, alive, settings.prune)
+        masks = {name: mask.cpu() for name, mask in masks.items()}
         return Chosen(masks, sum(one.overlap * one.kept for one in report.rows) / report.kept)
 
-    def _sigma(self, method: Method, seed: int, source: Result, r: int, names: Sequence[str]) -> Table:
+    def _table(self, method: Method, seed: int, source: Result, r: int, names: Sequence[str]) -> Table:
+        """The sigmas of a method, or its scores, by parameter name."""
+        if method.sigma not in (*SIGMAS, *MEASURED):
+            return {}
         if method.bootstraps:
             sigma = self.cache.load(f"bootstrap-{method.start}", [seed]).params
             dead = source.estimates[0]
             return {n: prepared(method, sigma[n][0], _flags(dead[n].dead, r)) for n in names}
-        collected = source.estimates[COLLECTED.index(method.sigma)]
-        return {n: prepared(method, collected[n].sigma[r], _flags(collected[n].dead, r)) for n in names}
+        own = source.estimates[collected(self.networks.settings).index(method.sigma)]
+        if method.sigma in WATCHED:
+            return {n: own[n].sigma[r] for n in names}
+        return {n: prepared(method, own[n].sigma[r], _flags(own[n].dead, r)) for n in names}
 
     def _costs(self, source: Result, masks: Table) -> dict[str, float]:
         total = sum(param[0].numel() for param in source.params.values())
@@ -268,9 +319,9 @@ def _seeds(items: Iterable[Key | Chain]) -> list[int]:
     return sorted({item.seed for item in items})
 
 
-def _dense_weights(model: nn.Module) -> Table:
-    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    return {f"{name}.weight": module.weight.detach() for name, module in linear.items()}
+def _rate(item: Key | Chain) -> float:
+    """The factor of the learning rate that it is retrained with."""
+    return parse(item.row).rate
 
 
 def _row(table: Table, r: int) -> Table:

@@ -21,7 +21,7 @@ from prunewald.util.text import printable
 
 FORMAT = "prunewald results 1"
 ROUNDING = 2.5  # images that may be seen in another way when the same network is measured on another machine
-_SHARES = ("level", "dense", "pruned", "retrained", "validation", "sparsity", "frozen")
+_SHARES = ("level", "dense", "pruned", "retrained", "validation", "sparsity", "frozen", "recalibrated")
 _LARGEST = 1 << 16  # bytes of a record, more than enough
 _MOST, _LARGEST_SUM = 200_000, 1 << 28  # files of an archive, and their bytes: a record takes about 450
 _LARGEST_NUMBER = 1e12  # so that sums stay finite
@@ -62,6 +62,7 @@ class Record:
     overlap: float  # of the mask with magnitude's
     frozen: float | None  # among the weights kept, the share that no gradient reached
     environment: dict[str, Any]
+    recalibrated: float | None = None  # at once, but with BatchNorm's statistics measured anew, where it has any
 
     @property
     def key(self) -> Key:
@@ -97,7 +98,7 @@ class RecordFolder:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
-            file.write((json.dumps(asdict(record), allow_nan=False) + "\n").encode())
+            file.write((json.dumps(_plain(record), allow_nan=False) + "\n").encode())
 
     def dense(self, seed: int) -> float | None:
         """The accuracy of the network that the records of a seed began with, if there are any."""
@@ -106,6 +107,12 @@ class RecordFolder:
     def read(self) -> list[Record]:
         """All finished results, in order."""
         return read_records(self.folder)
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    """A record as plain data; what only networks with BatchNorm have is left out of the others'."""
+    found = asdict(record)
+    return found if record.recalibrated is not None else {n: v for n, v in found.items() if n != "recalibrated"}
 
 
 def _strange(folder: Path) -> str:
@@ -211,7 +218,8 @@ def _record(content: bytes, name: str) -> Record:
 def _check_values(record: Record) -> None:
     """Refuse values of types or sizes that no result has; JSON may say anything."""
     numbers = {field.name: getattr(record, field.name) for field in fields(Record) if field.type is float}
-    numbers |= {} if record.frozen is None else {"frozen": record.frozen}
+    optional = {"frozen": record.frozen, "recalibrated": record.recalibrated}
+    numbers |= {name: value for name, value in optional.items() if value is not None}
     for name, value in numbers.items():
         if type(value) not in (int, float) or not -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER:  # NaN is not between
             raise TypeError(f"{name} is {_short(value)}")

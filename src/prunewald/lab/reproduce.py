@@ -34,6 +34,7 @@ class Run:
     machine: Machine
     read: Callable[[], Raw]  # the data
     deadline: float = math.inf  # by the monotonic clock
+    hard: float = math.inf  # what would not be done by then is not begun
 
     def workers(self) -> int:
         """How many processes share the seeds: one, unless it is a CPU of this machine that trains."""
@@ -54,9 +55,9 @@ class Run:
         results = RecordFolder(self.out, self.settings, raw.source)
         cache = Cache(results.folder / "networks", networks.make)
         # A GPU trains some networks in the time of one, and a cluster wants work for all of it.
-        least = 64 if machine.executor else 1 if device.type == "cpu" else 16
+        least = 64 if machine.executor else 1 if device.type == "cpu" else 32
         most = max(1, networks.most // self.workers())
-        pieces = Pieces(cache, machine.piece, least, most, self.deadline)
+        pieces = Pieces(cache, machine.piece, least, most, self.deadline, self.hard)
         return Protocol(networks, results, cache, seeds, pieces, environment(device), say)
 
     def everything(self) -> bool:
@@ -94,14 +95,21 @@ def _say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-def reproduce(settings: Settings, out: Path, machine: Machine) -> str:
-    """Run what is missing of an experiment; returns the summary of all that is finished."""
+def finish(settings: Settings, out: Path, machine: Machine, began: float | None = None) -> str:
+    """Run what is missing of an experiment; returns what to say where time was not enough, else ""."""
     methods_of(settings)
     machine.torch_device()
+    began = time.monotonic() if began is None else began  # where several share the time
     read = partial(load, settings.experiment, machine.data, side=settings.side)
-    deadline = math.inf if machine.minutes is None else time.monotonic() + 60 * machine.minutes
-    complete = Run(settings, out, machine, read, deadline).everything()
-    rest = "" if complete else f"\nstopped after {machine.minutes:g} minutes, as asked: the same command goes on"
+    deadline = math.inf if machine.minutes is None else began + 60 * machine.minutes
+    hard = math.inf if machine.limit_seconds is None else began + machine.limit_seconds
+    complete = Run(settings, out, machine, read, deadline, hard).everything()
+    return "" if complete else f"\nstopped {machine.stops}, as asked: the same command goes on"
+
+
+def reproduce(settings: Settings, out: Path, machine: Machine) -> str:
+    """Run what is missing of an experiment; returns the summary of all that is finished."""
+    rest = finish(settings, out, machine)
     folder = out / settings.name
     count = len(read_records(folder))
     if not count:

@@ -1,5 +1,6 @@
 """What the records of an experiment say: means, paired differences to ABS, wins, and what each row cost."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -45,6 +46,7 @@ class Line:
     frozen: float | None
     compression: float
     speedup: float
+    points: tuple[float, float] | None = None  # over ABS, pruned and retrained, where a single network has both sides
 
 
 def lines(records: Iterable[Record]) -> list[Line]:
@@ -65,6 +67,10 @@ def _line(table: dict[tuple[str, float], dict[int, Record]], row: str, level: fl
     drops = [(record.retrained, record.dense) for record in records]
     gains = [(own[seed].retrained, reference[seed].retrained) for seed in seeds]
     frozen = [record.frozen for record in records if record.frozen is not None]
+    single = None
+    if row not in (versus, CONTROL) and len(seeds) == 1:
+        one, other = own[seeds[0]], reference[seeds[0]]
+        single = 100 * (one.pruned - other.pruned), 100 * (one.retrained - other.retrained)
     return Line(
         level=level,
         row=row,
@@ -84,6 +90,7 @@ def _line(table: dict[tuple[str, float], dict[int, Record]], row: str, level: fl
         frozen=statistics.fmean(frozen) if frozen else None,
         compression=statistics.fmean(record.compression for record in records),
         speedup=statistics.fmean(record.speedup for record in records),
+        points=single,
     )
 
 
@@ -133,6 +140,7 @@ def table(found: Sequence[Line]) -> str:
             "",
             "test accuracies in %, means over n networks; differences in points, on the same networks: mean with its",
             "95 % t interval, median, and the worst network's",
+            *(["a difference of a single network is a point, without an interval or a test"] if _single(found) else []),
             f"p Holm: paired t test of the retrained, adjusted for all {tests} tests of this table; * below 0.05",
             "overlap: of the mask with ABS's (in rounds: of each round, from the same survivors)",
             "frozen: share of the kept weights that no gradient reached",
@@ -179,11 +187,11 @@ def _cells(line: Line) -> list[str]:
         parse(line.row).label,
         str(line.n),
         f"{line.pruned:.2f}",
-        _shown(line.pruned_gain),
+        _shown(line.pruned_gain, line.points and line.points[0]),
         f"{line.retrained:.2f}",
         f"{line.retrained - line.dense:+.2f}",
         *_spread_cells(line.drop_spread),
-        _shown(line.gain),
+        _shown(line.gain, line.points and line.points[1]),
         *_spread_cells(line.gain_spread),
         "" if line.p_holm is None else f"{line.p_holm:.2g}" + ("*" if line.p_holm < 0.05 else " "),
         _shown(line.random_gain),
@@ -260,12 +268,19 @@ def apart(found: Sequence[Line], title: str, *, note: str = "") -> Any | None:
 
 def _marks(found: Sequence[Line], row: str, look: tuple[str, str, str], of: str) -> Marks:
     """The drops or the gains of a row, where it has any."""
-    own = {line.level: line for line in found if line.row == row and getattr(line, of) is not None}
-    mean, low, high = ([getattr(getattr(line, of), name) for line in own.values()] for name in ("mean", "low", "high"))
-    counts = sorted({getattr(line, of).n for line in own.values()})
+    own = {line.level: known for line in found if line.row == row and (known := _drawn(line, of)) is not None}
+    mean, low, high = ([getattr(known, name) for known in own.values()] for name in ("mean", "low", "high"))
+    counts = sorted({known.n for known in own.values()})
     many = " to ".join(str(count) for count in dict.fromkeys((*counts[:1], *counts[-1:])))
     label = parse(row).label + (f", n = {many}" if many else "")
     return Marks(label, list(own), mean, low, high, *look)
+
+
+def _drawn(line: Line, of: str) -> Difference | None:
+    """The drop or the gain of a line; that of a single network is a point, an interval without length."""
+    known: Difference | None = getattr(line, of)
+    point = line.retrained - line.dense if of == "drop" else line.points and line.points[1]
+    return known if known is not None or point is None else Difference(point, point, point, math.nan, 1)
 
 
 def as_json(found: Sequence[Line]) -> list[dict[str, Any]]:
@@ -306,5 +321,12 @@ def _percent(values: Iterable[float]) -> float:
     return 100 * statistics.fmean(values)
 
 
-def _shown(difference: Difference | None) -> str:
-    return "" if difference is None else str(difference)
+def _single(found: Sequence[Line]) -> bool:
+    return any(line.points is not None for line in found)
+
+
+def _shown(difference: Difference | None, point: float | None = None) -> str:
+    """A difference with its interval; that of a single network alone."""
+    if difference is None:
+        return "" if point is None else f"{point:+.2f}"
+    return str(difference)

@@ -1,5 +1,6 @@
 """A named piece of one parameter: all of it, or a slice."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -31,6 +32,21 @@ class Slice:
     def put_(self, tensor: Tensor, values: Tensor) -> None:
         """Write these entries of a tensor shaped like the parameter."""
         tensor[... if self.index is None else self.index] = values
+
+
+_MADE = re.compile(r"\.?parametrizations\.\w+$")
+_RECURRENT = re.compile(r"(?:weight|bias)_[ih][hr]")
+
+
+def layer_of(part: Slice) -> str:
+    """The layer that a slice belongs to where the tensors of a module are one: "fc1", "lstm_l0", "experts[3]".
+
+    The layers and directions of a recurrent module are apart, and so are single indices, such as experts.
+    """
+    owner, _, leaf = part.param.rpartition(".")
+    recurrent = _RECURRENT.match(leaf)
+    index = f"[{part.index}]" if isinstance(part.index, int) else ""
+    return _MADE.sub("", owner) + (leaf[recurrent.end() :] if recurrent else "") + index
 
 
 class Slices(tuple[Slice, ...]):

@@ -89,6 +89,12 @@ def find_slices(
     return slices
 
 
+def prunable(model: nn.Module) -> list[Tensor]:
+    """All that is a weight by the table of layouts and holds numbers that can be pruned; what is tied, once."""
+    found = (model.get_parameter(name) for name in survey(model).weights)
+    return [param for param in found if not (param.is_meta or param.element_size() < 2)]
+
+
 def _unfit(name: str, param: Tensor) -> str:
     """Why a parameter cannot be pruned as it is now, and what to do."""
     if param.is_meta:

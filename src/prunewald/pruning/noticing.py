@@ -1,8 +1,9 @@
 """Noticing what is written to pruned weights behind the Pruner's back."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from prunewald.distributed import in_group, refuse_sharded
 from prunewald.model.modules import plain
 from prunewald.pruning.holding.zeros import Zeros
+from prunewald.pruning.owning import hand_over
 from prunewald.pruning.waiting import Waiting
 from prunewald.util.notices import warn
 from prunewald.util.text import some
@@ -25,8 +27,12 @@ _WRITTEN = (
     "they were set to zero again, and will be without a further word"
 )
 _BY = (
-    "by {} outside of step(), an averaged copy, an adapter that was merged, `.data`, "
+    "by {} outside of step(), an averaged copy, an adapter that was merged, `.data`, a parameter that was replaced, "
     "or an optimizer that Pruner(model, optimizer) was not given"
+)
+_LOST = (
+    "{!r} was taken from the model, or has another shape now: this Pruner holds none of its zeros any more; attach a "
+    "new one"
 )
 _NO_OPTIMIZER = (
     "it was given no optimizer: give the one that steps, as Pruner(model, optimizer), or call apply_() after each step"
@@ -58,6 +64,7 @@ class Guard:
 
     Before the first forward pass in eval mode, before a state_dict and after load_state_dict every pruned weight is
     looked at. Between, a forward pass looks only where torch has counted a write to the tensor since the last look.
+    A part of the model that is used by itself, such as an encoder, looks at its own weights.
     What a load_state_dict wrote to pruned weights is kept until the model is used: a checkpoint is loaded in parts.
     """
 
@@ -65,21 +72,42 @@ class Guard:
     zeros: Zeros
     optimizers: Sequence[str] = ()  # the names of their kinds, as the caller gave them
     waiting: Waiting = field(default_factory=Waiting)
+    given: nn.Module | None = None  # the model as it was given
     said: bool = False  # whether it was said that something else writes to pruned weights
-    trained: bool = True  # whether there may have been a step since the last look in eval mode
+    stale: set[str] = field(default_factory=set)  # what may have been written to since the last look in eval mode
     handles: list[Any] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)  # parameters that are gone, of which it was said
     loaded: dict[str, Tensor] = field(default_factory=dict)  # what load_state_dict wrote to pruned weights, until a use
 
     def watch(self) -> None:
-        """Begin to look, from the first pruning on; masks that are set after a load_state_dict say what stays of it."""
-        self.loaded = {}
+        """Begin to look, from the first pruning on."""
         if not self.handles:
-            model = self.model
-            self.handles = [
-                model.register_forward_pre_hook(ModelHook(self._before_forward)),
-                model.register_state_dict_pre_hook(ModelHook(self._before_state_dict)),
-                model.register_load_state_dict_post_hook(ModelHook(self._after_load)),
-            ]
+            self.stale = set(self.zeros.params)
+            for module, names in self._users().items():
+                forward, saving, loading = (
+                    ModelHook(partial(call, names))
+                    for call in (self._before_forward, self._before_saving, self._after_load)
+                )
+                self.handles += [
+                    module.register_forward_pre_hook(forward),
+                    module.register_state_dict_pre_hook(saving),
+                    module.register_load_state_dict_post_hook(loading),
+                ]
+            if self.given is not None and type(self.given).__name__ == "OptimizedModule":  # what it calls skips hooks
+                hook = ModelHook(partial(self._before_forward, self.zeros.params))
+                self.handles.append(self.given.register_forward_pre_hook(hook))
+
+    def _users(self) -> dict[nn.Module, Collection[str]]:
+        """By module, the parameters that its forward pass may use: of the whole model, and of the parts with weights.
+
+        Some modules use the weights of their children and never call these, as attention does its output projection.
+        """
+        inside, parts = plain(self.model), dict[nn.Module, list[str]]()
+        for name in self.zeros.params:
+            owner = name.rpartition(".")[0]
+            for place in {owner, owner.rpartition(".")[0]} - {""}:
+                parts.setdefault(inside.get_submodule(place), []).append(name)
+        return {**parts, self.model: self.zeros.params}
 
     def wait(self) -> None:
         """Begin at once, since a schedule waits for steps."""
@@ -100,7 +128,7 @@ class Guard:
 
     @torch.no_grad()
     def put_back_(self) -> None:
-        """Give the weights back what was loaded: the Pruner's own state, loaded next, says what is pruned of it."""
+        """Give the weights back what was loaded and not used yet: other masks come next, or none."""
         for name, values in self.loaded.items():
             self.zeros.params[name].copy_(values)
         self.loaded = {}
@@ -117,32 +145,56 @@ class Guard:
         self.waiting.stepped()
 
     def release(self) -> None:
-        """Look no more."""
-        self.loaded, self.said = {}, False
+        """Look no more, and leave the model what was loaded into it last."""
+        self.put_back_()
+        self.said = False
         for handle in self.handles:
             handle.remove()
         self.handles = []
 
-    def _before_forward(self, module: nn.Module, args: Any) -> None:
-        if in_group():
+    def _before_forward(self, names: Collection[str], module: nn.Module, args: Any) -> None:
+        whole = names is self.zeros.params
+        if whole and in_group():
             refuse_sharded(self.model, self.zeros.params)
         self.settle()
-        first, self.trained = self.trained and not module.training, module.training
-        self.look(None if first else self.zeros.touched())
-        if module.training and torch.is_grad_enabled():
-            self.waiting.passed(self.zeros.params, self.optimizers)
+        if module.training:
+            self.stale.update(names)
+            self.look(self.zeros.touched(names))
+            if whole and torch.is_grad_enabled():
+                self.waiting.passed(self.zeros.params, self.optimizers)
+        else:
+            due = self.stale.union(self.zeros.touched(names))
+            self.look([name for name in names if name in due])
+            self.stale.difference_update(names)
 
-    def _before_state_dict(self, module: nn.Module, prefix: str, keep_vars: bool) -> None:
+    def _before_saving(self, names: Collection[str], module: nn.Module, prefix: str, keep_vars: bool) -> None:
+        if prefix and module is not self.model:
+            return  # a part of what is saved, which was looked at as a whole
         self.settle()
-        self.look()
+        self.find()
+        self.look(names)
 
-    def _after_load(self, module: nn.Module, keys: Any) -> None:
-        present: Mapping[str, Tensor] = dict(plain(self.model).named_parameters(remove_duplicate=False))
-        for name, param in self.zeros.params.items():
-            if present.get(name, param) is not param:
-                self.zeros.rebind_(name, present[name])
+    def _after_load(self, names: Collection[str], module: nn.Module, keys: Any) -> None:
+        self.find()
         with torch.no_grad():
-            for name in self.zeros.alive:
+            for name in names:
                 if self.zeros.revived(name):
                     self.loaded[name] = self.zeros.params[name].detach().clone()
                     self.zeros.hold_(name)
+
+    def find(self) -> None:
+        """Go over to the tensors that stand in the parameters' places now, as after load_state_dict(assign=True).
+
+        Not in a forward pass: that of functional_call puts others there for a while.
+        """
+        if in_group():
+            refuse_sharded(self.model, self.zeros.params)
+        present: Mapping[str, Tensor] = dict(plain(self.model).named_parameters(remove_duplicate=False))
+        for name, param in self.zeros.params.items():
+            now = present.get(name)
+            if now is not None and now is not param and now.shape == param.shape:
+                hand_over(param, now)
+                self.zeros.rebind_(name, now)
+            elif (now is None or now is not param) and name in self.zeros.alive and name not in self.lost:
+                self.lost.add(name)
+                warn(_LOST.format(name))

@@ -45,13 +45,18 @@ def claim(owner: Owner, params: Mapping[str, Tensor]) -> None:
     for name, other in others.values():
         if other.holding:
             warn(
-                f"{name!r} was held by an earlier {type(other).__name__}, which is detached now: its zeros stay in the "
-                "weights until they are trained; set_masks(earlier.masks) holds them on"
+                f"{name!r} was held by an earlier {type(other).__name__}, which is detached now, so that its zeros "
+                "train again; set_masks(earlier.masks) holds them on"
             )
             other.detach()
     for param in params.values():
         attached = [kept for kept in _owners.get(param, ()) if kept() not in (None, owner)]
         _owners[param] = [*attached, ref(owner)]
+
+
+def hand_over(param: Tensor, present: Tensor) -> None:
+    """Another tensor has taken the place of a parameter, and belongs to those that it belonged to."""
+    _owners[present] = _owners.get(param, [])
 
 
 def leave(owner: Owner, params: Mapping[str, Tensor]) -> None:

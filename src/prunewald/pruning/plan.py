@@ -2,22 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from prunewald.core.allocation import LAMP, Layer
 from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Statistic, Uncertainty
 from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Wald
 from prunewald.model.optimizers import stepped_by, why_no_mean_square
-from prunewald.model.slices import Slice, Slices
+from prunewald.model.slices import Slice, Slices, layer_of
 from prunewald.model.targets import match
 from prunewald.uncertainty.second_moment import SecondMoment
 from prunewald.util.arguments import real, share, whole
-from prunewald.util.registry import make
+from prunewald.util.registry import brief, make, name_of
 from prunewald.util.text import some
 
 Sparsity: TypeAlias = float | Mapping[str, float]
+Limit: TypeAlias = float | Mapping[str, float]  # a threshold, or what it is in units of a std; by layer in a dict
 SigmaSource: TypeAlias = Online | Mapping[str, Tensor] | str  # what a caller may give for an uncertainty
 _SHOWN = 6  # so many names of what was left out are listed
 
@@ -26,8 +29,16 @@ _ADAPTED = (
     "merge first, then prune, for zeros that stay"
 )
 
+_SHARED = "by default: LAMP of |w| says how many weights each layer keeps; scope='layer' prunes each to the same share"
+_ONE_UNIT = "scope {} compares layers, so sigma and lambda are scaled by the spread of all targets, not layer by layer"
+_ALIKE = "by default: the same share of each layer, since {} takes weights in groups; scope='lamp' shares out unevenly"
+
 # What is taken where the caller names nothing.
 _TAU, _MAGNITUDE, _WALD, _SECOND_MOMENT = MagnitudeUncertainty(), Magnitude(), Wald(), SecondMoment()
+# What gathers where nobody chose a criterion or a sigma: a hundredth of a step, and only for optimizers that keep none.
+_OWN = SecondMoment(every=10)
+_ENOUGH = 10  # so many gradients make a mean square
+_SHARED_OUT, _EACH = LAMP(), Layer()
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,7 @@ class Choices:
 
     criterion: Criterion | None
     uncertainty: Online | None
-    scope: Allocation
+    scope: Allocation | None
     pattern: Pattern
     schedule: Schedule | None
 
@@ -51,7 +62,7 @@ class Choices:
         total_steps: int | None = None,
     ) -> "Choices":
         """From parts, short names, classes, functions, or a dict of sigmas; a schedule is for so many steps in all."""
-        chosen = None if criterion is None else make("criterion", criterion)
+        chosen: Criterion | None = None if criterion is None else make("criterion", criterion).simplest
         sigma = None if uncertainty is None else online(uncertainty)
         if sigma is None and chosen is not None and chosen.uses_sigma:
             sigma = _SECOND_MOMENT
@@ -61,14 +72,29 @@ class Choices:
             if planned is None:
                 raise ValueError(f"total_steps={total_steps} is for a schedule, and there is none: schedule='cubic'")
             planned = planned.over(total_steps)
-        return cls(chosen, sigma, make("scope", scope), make("pattern", pattern), planned)
+        shared = None if scope is None else make("scope", scope)
+        return cls(chosen, sigma, shared, make("pattern", pattern), planned)
+
+    @property
+    def open(self) -> bool:
+        """Whether nobody chose how weights are scored, nor a sigma."""
+        return self.criterion is None and self.uncertainty is None
 
     @property
     def watched(self) -> tuple[Online | None, Statistic | None]:
         """What gathers from step to step: the estimator that watches the training, the criterion's own statistic."""
+        if self.open:
+            return _OWN, None
         learns = self.uncertainty is not None and self.uncertainty.learns
         statistic = None if self.criterion is None else self.criterion.statistic
         return self.uncertainty if learns else None, statistic
+
+    @property
+    def watches_reach(self) -> bool:
+        """Whether what gradients reach has to be watched: wherever a sigma may be used that is not given."""
+        if self.uncertainty is None:
+            return self.open
+        return self.uncertainty.learns and (self.criterion is None or self.criterion.uses_sigma is not False)
 
     @property
     def least(self) -> int:
@@ -117,12 +143,13 @@ def online(given: object) -> Online:
 
 @dataclass(frozen=True)
 class Request:
-    """How much a caller asks for: one of a sparsity, a threshold, a level and a false discovery rate."""
+    """How much a caller asks for: one of a sparsity, a threshold, a level, a false discovery rate and a quality."""
 
     sparsity: Sparsity | None = None
-    threshold: float | None = None
+    threshold: Limit | None = None
     alpha: float | None = None
     fdr: float | None = None
+    quality: Limit | None = None
     rising: bool = False  # whether a sparsity below the present one changes nothing, rather than being an error
 
     def checked(self, pattern: Pattern) -> "Request":
@@ -131,6 +158,7 @@ class Request:
         Where nothing is asked for and the pattern fixes its own sparsity, as n-of-m does, it is a request for that.
         """
         asked = {"sparsity": self.sparsity, "threshold": self.threshold, "alpha": self.alpha, "fdr": self.fdr}
+        asked["quality"] = self.quality
         given = [name for name, value in asked.items() if value is not None]
         if not given and pattern.sparsity is not None:
             return replace(self, sparsity=pattern.sparsity)
@@ -143,16 +171,27 @@ class Request:
         return self
 
     def _check_values(self) -> None:
-        if self.threshold is not None:
-            real("threshold", self.threshold)
         for name, level in (("alpha", self.alpha), ("fdr", self.fdr)):
             if level is not None:
                 real(name, level, above=0, below=1)
-        if isinstance(self.sparsity, Mapping):
-            for name, part in self.sparsity.items():
-                share(f"sparsity for {name!r}", part)
-        elif self.sparsity is not None:
-            share("sparsity", self.sparsity)
+        if isinstance(self.sparsity, Mapping) and not self.sparsity:
+            raise ValueError("sparsity={} names no layer: give a share for one at least, as in prune({'fc1': 0.9})")
+        numbers = (self.sparsity, "sparsity", share), (self.threshold, "threshold", real)
+        for given, name, check in (*numbers, (self.quality, "quality", partial(real, least=0))):
+            for key, number in given.items() if isinstance(given, Mapping) else ():
+                check(f"{name} for {key!r}", number)
+            if given is not None and not isinstance(given, Mapping):
+                check(name, given)
+
+    def by_slice(self, model: nn.Module, slices: Slices, scope: Allocation) -> "Request":
+        """The same, but all that is by layer is by the names of the slices."""
+        found: dict[str, Any] = {}
+        for what in ("sparsity", "threshold", "quality"):
+            if isinstance(given := vars(self)[what], Mapping):
+                found[what] = by_slice(model, slices, given, what)
+                if scope.whole_layers:
+                    found[what] = _by_whole_layer(slices, found[what])
+        return replace(self, **found)
 
 
 @dataclass(frozen=True)
@@ -161,6 +200,7 @@ class Plan:
 
     request: Request
     shares: Sparsity | None  # the sparsity asked for; where it is by layer, by the names of the slices
+    limits: Limit | None  # the same for a threshold, or for a quality
     criterion: Criterion
     uncertainty: Online | None  # None: the criterion needs no sigma
     scope: Allocation
@@ -176,40 +216,85 @@ def resolve(
     slices: Slices,
     params: Mapping[str, Tensor],
     optimizers: Sequence[Optimizer],
+    seen: Mapping[str, int],
 ) -> Plan:
     """The plan of one pruning, from what was chosen and what is asked for.
 
     A criterion and a sigma that nobody chose are found here. The report names both, and where neither was chosen a
-    note says how they were found.
+    note says how they were found. `seen` are the gradients that the Pruner averaged itself, by parameter.
     """
-    source, request = sigma_source(choices), request.checked(choices.pattern)
-    criterion, sigma, notes = choices.criterion, choices.uncertainty, []
+    request = request.checked(choices.pattern)
     tests = request.alpha is not None or request.fdr is not None
     stepping = stepped_by(params, optimizers)
-    if tests:
-        criterion = _WALD
-    elif criterion is None and sigma is not None:
-        criterion = _TAU
-    elif criterion is None and (missing := why_no_mean_square(params, stepping)):
-        criterion = _MAGNITUDE
-        notes.append(f"criterion: magnitude, since {missing} ({_remedy(params, stepping)})")
-    elif criterion is None:
-        criterion = _TAU
-        notes.append("by default: tau with lambda* 1, sigma from the second moment that the optimizer keeps")
+    seen = {name: steps for name, steps in seen.items() if steps >= _ENOUGH and params[name].requires_grad}
+    lacking = {name: param for name, param in params.items() if name not in seen}
+    source = sigma_source(choices, seen)
+    criterion, notes = (_WALD, []) if tests else _criterion(choices, request, params, lacking, stepping)
+    scope, said = _scope(choices, request, slices)
+    notes += said
     if stepping and (idle := [name for name, p in params.items() if p.requires_grad and name not in stepping]):
         notes.append(f"stepped by no optimizer of this Pruner: {', '.join(idle)}; give it those that step them too")
-    needed = sigma is not None if criterion.uses_sigma is None else criterion.uses_sigma
+    needed = choices.uncertainty is not None if criterion.uses_sigma is None else criterion.uses_sigma
     sigma = source if needed else None
     if sigma is not None:
         notes += [*sigma.notes, *(sigma.caveats() if tests else ())]
+    if scope.together and (criterion.unscaled is not criterion or (sigma is not None and sigma.unscaled is not sigma)):
+        criterion = criterion.unscaled
+        notes.append(_ONE_UNIT.format(name_of("scope", scope)))
     if slices.left_out:
         notes.append(_left_out(slices.left_out))
     if slices.adapted:
         notes.append(_ADAPTED.format(some(slices.adapted, _SHOWN)))
-    shares = request.sparsity
-    if isinstance(shares, Mapping):
-        shares = by_slice(model, slices, shares)
-    return Plan(request, shares, criterion, sigma, choices.scope, choices.pattern, tests, tuple(notes))
+    named = request
+    if any(isinstance(given, Mapping) for given in (request.sparsity, request.threshold, request.quality)):
+        named = request.by_slice(model, slices, scope)
+    limits = named.threshold if named.quality is None else named.quality
+    return Plan(request, named.sparsity, limits, criterion, sigma, scope, choices.pattern, tests, tuple(notes))
+
+
+def _criterion(
+    choices: Choices,
+    request: Request,
+    params: Mapping[str, Tensor],
+    lacking: Mapping[str, Tensor],
+    stepping: Mapping[str, Optimizer],
+) -> tuple[Criterion, list[str]]:
+    """How weights are scored, and what to say where nobody chose that, nor a sigma."""
+    if request.quality is not None:
+        return _by_size(choices.criterion, request.quality), []
+    if choices.criterion is not None:
+        return choices.criterion, []
+    if choices.uncertainty is not None:
+        return _TAU, []
+    if missing := why_no_mean_square(lacking, stepping):
+        return _MAGNITUDE, [f"criterion: magnitude, since {missing} ({_remedy(params, stepping)})"]
+    kept = "the optimizer keeps" if len(lacking) == len(params) else "the Pruner averaged itself, every tenth step"
+    return _TAU, [f"by default: tau with lambda* 1, sigma from the second moment that {kept}"]
+
+
+def _scope(choices: Choices, request: Request, slices: Slices) -> tuple[Allocation, list[str]]:
+    """How many weights each target keeps, and what to say where nobody chose that.
+
+    By default LAMP shares out one sparsity over several targets. There is nothing to share out where each has its own
+    (a dict), where a limit decides, and of one target alone; whole groups go by the same share of each target.
+    """
+    if choices.scope is not None:
+        return choices.scope, []
+    if len(slices) == 1 or request.sparsity is None or isinstance(request.sparsity, Mapping):
+        return _EACH, []
+    if not choices.pattern.single:
+        return _EACH, [] if choices.pattern.sparsity is not None else [_ALIKE.format(brief(choices.pattern))]
+    return _SHARED_OUT, [_SHARED]
+
+
+def _by_size(criterion: Criterion | None, quality: Limit) -> Criterion:
+    """The criterion of a pruning that compares |w| with the std of its layer: one whose scores are |w|."""
+    if criterion is not None and not criterion.is_magnitude:
+        raise ValueError(
+            f"quality={quality!r} compares |w| with the std of its layer, and the criterion is {criterion!r}: "
+            "criterion='magnitude', or threshold=... for scores of that criterion"
+        )
+    return criterion or _MAGNITUDE
 
 
 def _left_out(names: Sequence[str]) -> str:
@@ -217,8 +302,10 @@ def _left_out(names: Sequence[str]) -> str:
     return f"left out, since by default only the weights of layers are pruned: {shown}; targets=... reaches them"
 
 
-def sigma_source(choices: Choices) -> Online:
-    """Where sigma comes from if one is wanted: by default, from the second moment that the optimizer keeps."""
+def sigma_source(choices: Choices, seen: Mapping[str, int]) -> Online:
+    """Where sigma comes from if one is wanted: by default, from the second moment that the optimizer keeps, or ours."""
+    if choices.open and seen:
+        return _OWN
     return _SECOND_MOMENT if choices.uncertainty is None else choices.uncertainty
 
 
@@ -230,7 +317,10 @@ def _remedy(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -
             "uncertainty=pw.uncertainty.LayerLeastSquares().estimate(model, batches))"
         )
     if optimizers:
-        return "uncertainty=SecondMoment() or PseudoBootstrap(), given before training, would give sigma"
+        return (
+            "a Pruner attached at least 100 steps earlier averages its own; so do uncertainty=SecondMoment() or "
+            "PseudoBootstrap(), given before training"
+        )
     return (
         "data give sigma: prune(..., uncertainty=pw.uncertainty.FisherDiagonal().estimate(model, batches, loss)); so "
         "does an epoch of training after pruner = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap())"
@@ -260,6 +350,15 @@ def by_slice(
         globbed = globbed | hit if _is_glob(key) else globbed - hit
         result |= dict.fromkeys(hit, value)
     return result
+
+
+def _by_whole_layer(slices: Sequence[Slice], named: Mapping[str, float]) -> dict[str, float]:
+    """The same, with what nobody named in a layer of which one share was asked: a bias goes with its weight."""
+    shares: dict[str, set[float]] = {}
+    for part in slices:
+        shares.setdefault(layer_of(part), set()).update([named[part.name]] if part.name in named else [])
+    given = {part.name: shares[layer_of(part)] for part in slices if part.name not in named}
+    return {**named, **{name: share for name, found in given.items() if len(found) == 1 for share in found}}
 
 
 def _is_glob(key: str) -> bool:

@@ -20,7 +20,11 @@ def keep_counts(scope: Allocation, scores: Scores, shares: Sparsity) -> dict[str
     """How many weights each slice keeps, of one sparsity, or of a dict by slice that leaves the others out."""
     if not isinstance(shares, Mapping):
         return dict(scope(scores, shares))
-    return {name: scope(scores.only(name), share)[name] for name, share in shares.items()}
+    counts: dict[str, Count] = {}
+    for layer in scores.only(*shares).by_layer():
+        for share in {shares[name] for name in layer}:
+            counts |= scope(layer.only(*(name for name in layer if shares[name] == share)), share)
+    return counts
 
 
 def select(
@@ -68,9 +72,13 @@ def _by_count(
 def _by_limit(
     plan: Plan, scores: Scores, alive: Mapping[str, Tensor], limits: Mapping[str, float]
 ) -> tuple[dict[str, Tensor], list[TensorReport]]:
-    """Keep all that scores at least its limit."""
+    """Keep all that scores at least its limit; a slice without one stays as it is."""
     masks, rows = {}, []
     for name, mask in alive.items():
+        if name not in limits:
+            masks[name] = mask
+            rows.append(untouched_row(name, mask))
+            continue
         ranked, living = scores[name], None if bool(mask.all()) else mask
         keep = (ranked.score >= limits[name]).logical_and_(mask)
         count = int(torch.count_nonzero(keep))
@@ -81,11 +89,14 @@ def _by_limit(
 
 
 def _limits(plan: Plan, scores: Scores, degrees: float | None) -> dict[str, float]:
-    """The lowest score kept in each slice, by a threshold or by a Wald test."""
-    asked = plan.request
-    if not plan.tests:
-        return dict.fromkeys(scores, asked.threshold or 0.0)
-    return z_thresholds(scores, alpha=asked.alpha, fdr=asked.fdr, df=degrees, together=plan.scope.together)
+    """The lowest score kept in each slice that is meant, by a threshold, in units of a std, or by a Wald test."""
+    asked, given = plan.request, plan.limits
+    if given is None:
+        return z_thresholds(scores, alpha=asked.alpha, fdr=asked.fdr, df=degrees, together=plan.scope.together)
+    limits = dict(given) if isinstance(given, Mapping) else dict.fromkeys(scores, given)
+    if asked.quality is None:
+        return limits
+    return {name: quality * scores.spread(name) for name, quality in limits.items()}
 
 
 def _reached(plan: Plan, scores: Scores, asked: Mapping[str, Count], alive: Mapping[str, Tensor]) -> dict[str, Count]:

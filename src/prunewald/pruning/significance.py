@@ -9,11 +9,11 @@ from prunewald.statistics import critical_value, discoveries, p_value
 def z_thresholds(
     scores: Scores, *, alpha: float | None, fdr: float | None, df: float | None, together: bool
 ) -> dict[str, float]:
-    """The lowest |z| kept in each tensor: at level alpha, or with a false discovery rate over each or over all."""
+    """The lowest |z| kept in each tensor: at level alpha, or with a false discovery rate over each layer or all."""
     if alpha is not None:
         return dict.fromkeys(scores, critical_value(alpha, df))
     assert fdr is not None
-    groups = [list(scores)] if together else [[name] for name in scores]
+    groups = [scores] if together else scores.by_layer()
     found: dict[str, float] = {}
     for names in groups:
         flat = torch.cat([scores[name].score.reshape(-1).cpu() for name in names])

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,12 +15,14 @@ from prunewald.distributed import in_group, refuse_sharded
 from prunewald.model.modules import plain
 from prunewald.model.optimizers import forget_, forget_history_
 from prunewald.model.slices import Slice
+from prunewald.model.targets import prunable
 from prunewald.pruning.describing import describe, lost_rows
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
 from prunewald.pruning.plan import Plan
+from prunewald.pruning.reaching import Reach
 from prunewald.pruning.report import Report
-from prunewald.pruning.scoring import PlannedScores, weigh
+from prunewald.pruning.scoring import REPLACED, PlannedScores, weigh
 from prunewald.pruning.selecting import select
 from prunewald.pruning.stepping import Stepping
 from prunewald.pruning.watching import Reading, Watcher
@@ -27,6 +30,9 @@ from prunewald.pruning.watching import Reading, Watcher
 _UNCHANGED = (
     "{} keeps {} in a form that cannot be cleared at pruned places, such as 8 bits: "
     "it stays as it is and fades, while the zeros are held after every step"
+)
+_NO_VALUES = (
+    "{!r} was moved to the meta device, and has no values there: to_empty(device=...) and load_state_dict() first"
 )
 _DETACHED = "this Pruner was detached: make a new one to go on pruning"
 
@@ -39,6 +45,7 @@ class Subject:
     slices: Sequence[Slice]
     zeros: Zeros
     watcher: Watcher
+    reach: Reach
     stepping: Stepping
     guard: Guard
 
@@ -61,14 +68,14 @@ class Subject:
         looked = ((s, self.zeros.params[s.param], present[s.param], chosen[s.name]) for s in self.slices)
         # Patterns of groups empty rows on purpose.
         losses = lost_rows(self.model, looked) if plan.pattern.single else []
-        return masks, describe(plan, rows, [*plan.notes, *notes], losses)
+        return masks, describe(plan, rows, [*plan.notes, *reading.notes(), *notes], losses)
 
     def scores(self, plan: Plan) -> tuple[PlannedScores, Reading]:
         """The scores by the criterion of a plan, and what they were made from."""
         weights, reading = self._read(plan.uncertainty)
         for name, average in reading.averages().items() if plan.tests else ():
             weights[name].average = average
-        return PlannedScores(plan, self.slices, weights, reading), reading
+        return PlannedScores(plan, self.slices, weights, reading, partial(prunable, self.model)), reading
 
     def estimates(self, sigma: Online) -> dict[str, Estimate]:
         """What an estimator tells of each parameter."""
@@ -100,6 +107,11 @@ class Subject:
         self.zeros.set_(masks)
         return [_UNCHANGED.format(*one) for one in left.items()]
 
+    def restart(self) -> None:
+        """Forget all that was gathered: it was of a model with other weights."""
+        self.watcher.restart()
+        self.reach.restart()
+
     def release(self) -> None:
         """Hold nothing any more; what is attached stays so."""
         for holding in list(self.stepping.holdings):
@@ -107,6 +119,18 @@ class Subject:
                 self.stepping.drop(holding)
         self.guard.release()
         self.zeros.clear_()
+
+    def present(self) -> dict[str, Tensor]:
+        """The targets as the model has them now: something else may have taken the place of one since."""
+        found: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
+        if not found.keys() >= self.zeros.params.keys():  # a layer was compiled since
+            found = dict(plain(self.model).named_parameters(remove_duplicate=False))
+        for name, param in self.zeros.params.items():
+            if name not in found or found[name].shape != param.shape:
+                raise ValueError(REPLACED.format(name))
+            if found[name].is_meta:
+                raise ValueError(_NO_VALUES.format(name))
+        return found
 
     def in_sight(self) -> AbstractContextManager[Any]:
         """The weights as the optimizer moves them, for as long as they are looked at."""
@@ -121,10 +145,8 @@ class Subject:
             raise ValueError(_DETACHED)
         if in_group():
             refuse_sharded(self.model, self.zeros.params)
-        compete, present = self._compete(), dict(self.model.named_parameters())
-        if not present.keys() >= self.zeros.params.keys():  # a layer was compiled since
-            present = dict(plain(self.model).named_parameters())
-        reading = self.watcher.read(sigma)
+        compete, present = self._compete(), self.present()
+        reading = self.watcher.read(sigma, self.reach)
         return weigh(self.zeros, present, all_alive=compete), reading
 
     def _candidates(self, plan: Plan, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:

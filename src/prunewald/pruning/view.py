@@ -1,6 +1,7 @@
 """What can be read of a Pruner: what it was given, what it holds, and what it computes when asked."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from operator import attrgetter
 from typing import Any
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Online, Pattern, Schedule
-from prunewald.distributed import in_group, refuse_sharded, sharded
+from prunewald.distributed import in_group, refuse_sharded
 from prunewald.model.slices import Slices
 from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
@@ -36,7 +37,7 @@ def fixed(path: str, doc: str) -> Any:
 class PrunerView:
     """The readable side of a Pruner; nothing here changes the model, the masks or what is attached."""
 
-    report: Report | None  # of the last pruning, by a call or by the schedule
+    _report: Report | None
     _choices: Choices
     _params: dict[str, Tensor]
     _steps: int | Tensor
@@ -46,7 +47,7 @@ class PrunerView:
 
     criterion: Criterion | None = fixed("_choices.criterion", "How weights are scored; None: by the default.")
     uncertainty: Online | None = fixed("_choices.uncertainty", "Where sigma comes from; None: from the default.")
-    scope: Allocation = fixed("_choices.scope", "How many weights each target keeps.")
+    scope: Allocation | None = fixed("_choices.scope", "How many weights each target keeps; None: by the default.")
     pattern: Pattern = fixed("_choices.pattern", "Which weights go together.")
     schedule: Schedule | None = fixed("_choices.schedule", "When the Pruner prunes by itself.")
     model: nn.Module = fixed("_subject.model", "What is pruned, without torch.compile or DDP around it.")
@@ -70,9 +71,21 @@ class PrunerView:
     def sparsity(self) -> float:
         """The share of all targeted weights that is pruned and zero, at this moment."""
         self._check_whole()
-        held = ((part, self._params[part.param].detach(), self.zeros.mask(part.param)) for part in self.slices)
+        present = self._subject.present()
+        held = ((part, present[part.param].detach(), self.zeros.mask(part.param)) for part in self.slices)
         kept = [part.take((weight != 0).logical_or_(alive)) for part, weight, alive in held]
         return 1 - sum(int(torch.count_nonzero(k)) for k in kept) / sum(k.numel() for k in kept)
+
+    @property
+    def report(self) -> Report | None:
+        """What the last pruning did, by a call or by the schedule; where that is not so any more, a note says it."""
+        if self._report is None or not (gone := self._gone()):
+            return self._report
+        return replace(self._report, notes=[f"at this moment {gone}", *self._report.notes])
+
+    @report.setter
+    def report(self, report: Report | None) -> None:
+        self._report = report
 
     @property
     def history(self) -> list[tuple[int, float, float]]:
@@ -108,16 +121,30 @@ class PrunerView:
 
     def __repr__(self) -> str:
         chosen = f"criterion={self.criterion!r}, uncertainty={self.uncertainty!r}, scope={self.scope!r}"
-        reason = sharded(self.model, self._params) if in_group() else ""
-        state = f"{len(self.slices)} targets, {reason or f'{self.sparsity:.2%} pruned'}"
-        if revived := sum(map(self.zeros.revived, self._params)):
-            state += f", {revived:,} pruned weights are not zero: apply_() sets them to zero again"
-        if self._gradual is not None and (where := self._gradual.standing(self.sparsity, self.steps)):
-            state += f", {where}"
-        return f"{type(self).__name__}({type(self.model).__name__}, {chosen}, {state})"
+        try:
+            states = [f"{self.sparsity:.2%} pruned"]
+        except (TypeError, ValueError):
+            states = []
+        states += filter(None, [self._gone(), self._standing() if states else ""])
+        about = f"{type(self.model).__name__}, {chosen}, {len(self.slices)} targets"
+        return f"{type(self).__name__}({', '.join([about, *states])})"
+
+    def _standing(self) -> str:
+        """Where a schedule stands."""
+        return "" if self._gradual is None else self._gradual.standing(self.sparsity, self.steps)
+
+    def _gone(self) -> str:
+        """What is not as the masks say at this moment, in words; empty where all is."""
+        try:
+            self._check_whole()
+            present = self._subject.present()
+        except (TypeError, ValueError) as reason:  # its parameters are no more
+            return str(reason)
+        revived = sum(self.zeros.revived(name, present[name]) for name in self._params)
+        return f"{revived:,} pruned weights are not zero: apply_() sets them to zero again" if revived else ""
 
     def _repr_html_(self) -> str:
-        report = "" if self.report is None else self.report._repr_html_()
+        report = "" if self._report is None else self._report._repr_html_()
         return f"<p>{escape(repr(self))}</p>{report}"
 
     # ---- what it computes ----------------------------------------------------------------------------------------
@@ -128,13 +155,20 @@ class PrunerView:
 
     def sigma(self) -> dict[str, Tensor]:
         """The uncertainty of each weight, by parameter name."""
-        found = self._subject.estimates(sigma_source(self._choices))
+        found = self._subject.estimates(sigma_source(self._choices, self._subject.watcher.seen()))
         return {name: estimate.sigma for name, estimate in found.items()}
 
     def dead(self) -> dict[str, Tensor]:
-        """By parameter name, True where no gradient reached a weight while it was watched."""
-        found = self._subject.estimates(sigma_source(self._choices))
-        return {name: estimate.dead for name, estimate in found.items() if estimate.dead is not None}
+        """By parameter name, True where no gradient of the data reaches a weight; without those where it is unknown.
+
+        In a group of processes that train together every one has to ask: they tell each other.
+        """
+        self._check_whole()
+        found = {name: self._subject.reach.dead(name) for name in self._params}
+        if any(dead is None and self._params[name].requires_grad for name, dead in found.items()):
+            estimates = self._subject.estimates(sigma_source(self._choices, self._subject.watcher.seen()))
+            found = {name: estimate.dead for name, estimate in estimates.items()}
+        return {name: dead for name, dead in found.items() if dead is not None}
 
     @property
     def at_work(self) -> str:

@@ -1,7 +1,7 @@
 """What is gathered from step to step: the estimator's state, and that of the statistic a criterion asked for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -11,8 +11,13 @@ from torch.optim import Optimizer
 from prunewald.core.base import Estimate, Online, Running, State, Statistic
 from prunewald.core.weights import NotYet, Weight
 from prunewald.model.optimizers import stepped_by
+from prunewald.pruning.reaching import Reach
 from prunewald.pruning.resuming import check_states, packed, unpacked
+from prunewald.util.text import some
 from prunewald.util.trees import copied
+
+_SHOWN = 3  # so many names are said
+_UNKNOWN = "which weights are dead is not known ({}): pruner.observe(batches, loss) tells"
 
 
 class Watcher:
@@ -30,8 +35,11 @@ class Watcher:
         owners: Sequence[Sequence[str]],
         online: Online | None,
         statistic: Statistic | None,
+        *,
+        aside: bool = False,
     ) -> None:
         self._params, self._owners, self._online, self._statistic = params, owners, online, statistic
+        self._aside = aside  # nobody asked for the estimator: a checkpoint may do without its state
         self._at = {name: at for at in reversed(range(len(owners))) for name in owners[at]}
         self._optimizers = optimizers
         self.optimizers = {name: optimizers[at] for name, at in self._at.items()} if optimizers else {}  # by parameter
@@ -70,7 +78,7 @@ class Watcher:
         if self._statistic is not None:
             self._statistic.update_(self._statistics[at], self._own(at), optimizer)
 
-    def read(self, online: Online | None) -> "Reading":
+    def read(self, online: Online | None, reach: Reach | None = None) -> "Reading":
         """What is known of the weights now, after a check that the estimator can tell something.
 
         One that did not watch goes by what the optimizer keeps, or by what it was given.
@@ -102,7 +110,7 @@ class Watcher:
                 online.check(state, self._params)
             except ValueError as error:
                 raise NotYet(*error.args) from None
-        return Reading(online, states, self.optimizers, statistics)
+        return Reading(online, states, self.optimizers, statistics, reach)
 
     def _values(self, statistic: Statistic) -> dict[str, Tensor]:
         """What the criterion's statistic has gathered, by parameter."""
@@ -115,7 +123,8 @@ class Watcher:
         Each is a tuple: torch.distributed.checkpoint takes a tuple as one piece, so that it can be loaded where the
         present state holds other tensors, or none yet.
         """
-        found = {"states": self._saved(self._online, self._states)}
+        own = self._saved(self._online, self._states)
+        found: dict[str, Any] = {"states": (), "aside": own} if self._aside else {"states": own}
         return (
             found if self._statistic is None else found | {"statistics": self._saved(self._statistic, self._statistics)}
         )
@@ -125,17 +134,36 @@ class Watcher:
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Refuse a saved state of another estimator or statistic, or of other optimizers."""
-        check_states("estimator", unpacked(state["states"]), self._states, self._owners, self._params)
+        asked = [] if self._aside else self._states
+        check_states("estimator", unpacked(state["states"]), asked, self._owners, self._params)
         check_states("statistic", unpacked(state.get("statistics", ())), self._statistics, self._owners, self._params)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checked state."""
-        self._states = self._resumed(self._online, state["states"])
+        if not self._aside:
+            self._states = self._resumed(self._online, state["states"])
+        elif self._fits(aside := unpacked(state.get("aside", ()))):
+            self._states = self._resumed(self._online, aside)
+        else:
+            self.restart()
         self._statistics = self._resumed(self._statistic, state.get("statistics", ()))
 
     def _resumed(self, running: Running | None, saved: Sequence[State]) -> list[State]:
         found = copied(unpacked(saved))
         return [] if running is None else [running.resumed(one, self._own(at)) for at, one in enumerate(found)]
+
+    def _fits(self, saved: Any) -> bool:
+        """Whether states were saved with the same optimizers in the same order."""
+        try:
+            check_states("estimator", saved, self._states, self._owners, self._params)
+        except ValueError:
+            return False
+        return True
+
+    def seen(self) -> dict[str, int]:
+        """Of how many gradients the estimator has an average of its own, by parameter."""
+        online = self._online
+        return {} if online is None else {n: k for state in self._states for n, k in online.seen(state).items()}
 
     def release(self) -> None:
         """Watch the model no more."""
@@ -154,20 +182,42 @@ class Reading:
     states: Mapping[str, State]  # of the estimator, by parameter
     optimizers: Mapping[str, Optimizer]  # by parameter; nothing where none steps it
     statistics: Mapping[str, Tensor]  # by parameter
+    reach: Reach | None = None  # where gradients of the data arrived; None: the sigmas are given, and are all there is
+    unknown: dict[str, str] = field(default_factory=dict)  # why dead weights are not known, by parameter that was read
 
     def sigma(self, weight: Weight) -> Estimate:
         """What the estimator tells of a parameter."""
         assert self.online is not None
-        optimizer = self.optimizers.get(weight.name)
+        optimizer, state = self.optimizers.get(weight.name), self.states[weight.name]
+        weight.dead = None if self.reach is None else self.reach.dead(weight.name)
         try:
-            estimate = self.online.sigma(self.states[weight.name], weight, optimizer)
+            estimate = self.online.sigma(state, weight, optimizer)
         except ValueError as error:
             # One of several optimizers may step later than the others.
             raise error if optimizer is None or optimizer.state.get(weight.param) else NotYet(*error.args) from None
+        dead = estimate.dead if weight.dead is None else weight.dead
         # Unless an earlier pruning cut it off, a tensor without any gradient is better an error than a mass pruning.
-        if weight.alive is None and estimate.dead is not None and bool(estimate.dead.all()):
+        if weight.alive is None and (self._idle(weight) if dead is None else bool(dead.all())):
             raise NotYet(_untrained(weight.name, "got no gradient (or none that its precision can hold)"))
-        return estimate
+        if weight.dead is None and self.reach is not None:
+            why = self.online.blind(state, weight, optimizer)
+            if why or dead is None:
+                self.unknown[weight.name] = why or self.reach.why_not(weight.name)
+                dead = None
+        return Estimate(estimate.sigma, dead)
+
+    def _idle(self, weight: Weight) -> bool:
+        return self.reach is not None and self.reach.idle(weight.name)
+
+    def notes(self) -> list[str]:
+        """That dead weights are not known, and why, where a report has to say so."""
+        found: dict[str, list[str]] = {}
+        for name, why in self.unknown.items():
+            found.setdefault(why, []).append(name)
+        every = [
+            why if len(names) == len(self.states) else f"{some(names, _SHOWN)}: {why}" for why, names in found.items()
+        ]
+        return [_UNKNOWN.format("; ".join(every))] if every else []
 
     def degrees(self) -> float | None:
         """The degrees of freedom of the estimator's z, the fewest of several optimizers; None where it is normal."""

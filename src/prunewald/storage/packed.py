@@ -68,15 +68,18 @@ def save(
     report = None
     if isinstance(pruner, nn.Module):
         model = plain(pruner)
+        state = model.state_dict()
     elif isinstance(pruner, Pruned):
-        model, masks, report = plain(pruner.model), pruner.masks, pruner.report
+        model = plain(pruner.model)
+        state = model.state_dict()  # first: that looks after the zeros, which the others tell of
+        masks, report = pruner.masks, pruner.report
         if report is not None and report.unfinished:
             warn(f"{os.fspath(path)!r} is saved before its pruning is done: {report.unfinished}")
     else:
         given = type(pruner).__name__
         raise TypeError(f"save takes a pruner (with model, masks and report) or a torch.nn.Module, not a {given}")
     targets = set(masks) or (_weights(model) if isinstance(values, str) else set())
-    save_state(model.state_dict(), path, FileOptions(values, size, codec, positions), targets, masks, report)
+    save_state(state, path, FileOptions(values, size, codec, positions), targets, masks, report)
 
 
 def save_state(

@@ -179,7 +179,7 @@ def run_plan(pruner: Pruner, levels: Iterable[float], estimate: SigmaFunction | 
         "levels": list(levels),
         "criterion": "default" if pruner.criterion is None else brief(pruner.criterion),
         "uncertainty": "given" if given else own,
-        "scope": brief(pruner.scope),
+        "scope": "default" if pruner.scope is None else brief(pruner.scope),
         "pattern": brief(pruner.pattern),
         "optimizers": [type(optimizer).__name__ for optimizer in pruner.optimizers],
         "weights": {name: list(tensor.shape) for name, tensor in pruner.targets().items()},

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from prunewald.core.base import Allocation, Criterion
+from prunewald.core.base import Allocation, Criterion, Pattern
 from prunewald.core.patterns import Element, by_layout
 from prunewald.core.ranking import Count, Ranked, Scores, as_rows
 from prunewald.core.weights import NotYet
@@ -20,10 +20,11 @@ from prunewald.model.optimizers import as_list, forget_history_
 from prunewald.model.targets import Target
 from prunewald.pruner import Pruner
 from prunewald.pruning.holding.dark import Dark
-from prunewald.pruning.plan import Request, SigmaSource, Sparsity, by_slice, online
+from prunewald.pruning.plan import Limit, Plan, Request, SigmaSource, Sparsity, by_slice, online
 from prunewald.pruning.selecting import keep_counts
 from prunewald.util.arguments import real, whole
 from prunewald.util.notices import warn
+from prunewald.util.registry import make
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Surgery(Pruner):
     - `sparsity` (or a dict by layer) sets the thresholds so that about this share is pruned; `threshold` (or a dict by
       target) sets them as scores. They lie `margin` below and above, as a share.
     - `every`: steps between operations; `stop`: the step of the last one.
+    - `pattern`: what is exchanged; by default single weights. Groups keep to their pattern and to its count after every
+      operation: one comes back where its score, less `margin`, is above that of a living one, plus `margin`.
 
     `finish()` ends it with the masks as they are, `prune(...)` with an exact count; from then on it is a plain Pruner.
     """
@@ -73,7 +76,7 @@ class Surgery(Pruner):
         optimizer: Optimizer | Iterable[Optimizer],
         *,
         sparsity: Sparsity | None = None,
-        threshold: float | Mapping[str, float] | None = None,
+        threshold: Limit | None = None,
         margin: float = 0.1,
         every: int = 1,
         gamma: float = 1e-4,
@@ -82,17 +85,20 @@ class Surgery(Pruner):
         seed: int = 0,
         criterion: Criterion | str | None = None,
         uncertainty: SigmaSource | None = None,
-        scope: Allocation | str = "layer",
+        scope: Allocation | str | None = None,
+        pattern: Pattern | str = "element",
         targets: Iterable[Target] | Target | None = None,
         ignore: Iterable[Target] | Target | None = None,
     ) -> None:
-        _check_levels(sparsity, threshold)
+        chosen: dict[str, Any] = {"criterion": criterion, "uncertainty": uncertainty, "scope": scope}
+        chosen["pattern"] = groups = make("pattern", pattern)
+        sparsity = groups.sparsity if sparsity is None and threshold is None else sparsity
+        _check_levels(sparsity, threshold, groups)
         self.margin = real("margin", margin, least=0, below=1)
         self.rhythm = Rhythm(every, gamma, power, stop, seed)
         self.level, self.threshold = sparsity, threshold
         self._dark: Dark | None = None
         self._told = False
-        chosen: dict[str, Any] = {"criterion": criterion, "uncertainty": uncertainty, "scope": scope}
         _check_parts(as_list(optimizer), uncertainty)
         super().__init__(model, optimizer, **chosen, targets=targets, ignore=ignore)
         try:
@@ -139,6 +145,7 @@ class Surgery(Pruner):
     def _begin_(self) -> None:
         self._dark = Dark(self.zeros)
         self.hold(self._dark)
+        self._subject.guard.watch()
 
     @property
     def _acting(self) -> bool:
@@ -164,23 +171,37 @@ class Surgery(Pruner):
 
     def _operate(self) -> dict[str, Tensor]:
         """The masks after an operation: what is below the lower threshold goes, what is above the upper comes back."""
-        plan = self._plan(Request(0.0))
+        plan = self._plan(Request(self.level or 0.0))
         scores, _ = self._subject.scores(plan)
         masks, by_name = self.masks, {part.name: part for part in self.slices}
-        for name, (middle, exact) in self._middles(scores).items():
+        if not self.pattern.single:
+            self._exchange_groups_(plan, scores, masks)
+            return masks
+        for name, (middle, exact) in self._middles(plan, scores).items():
             part, ranked = by_name[name], scores[name]
             alive = part.take(masks[part.param])
             part.put_(masks[part.param], _spliced(ranked, alive, middle, self.margin * middle.abs(), exact))
         return masks
 
-    def _middles(self, scores: Scores) -> dict[str, tuple[Tensor, Tensor | None]]:
+    def _exchange_groups_(self, plan: Plan, scores: Scores, masks: Mapping[str, Tensor]) -> None:
+        """Choose the groups of each slice anew, where those that are alive have an advantage."""
+        assert plan.shares is not None
+        by_name = {part.name: part for part in self.slices}
+        for name, count in keep_counts(plan.scope, scores, plan.shares).items():
+            part, layout = by_name[name], scores.layouts.get(name)
+            choose = self.pattern if layout is None else by_layout(self.pattern, layout)
+            part.put_(
+                masks[part.param], choose(_favoured(scores[name], part.take(masks[part.param]), self.margin), count)
+            )
+
+    def _middles(self, plan: Plan, scores: Scores) -> dict[str, tuple[Tensor, Tensor | None]]:
         """The middle of the thresholds of each slice that has any; for a sparsity also the mask of the exact count."""
-        if self.level is None:
+        if self.level is None or plan.shares is None:
             limits = self.threshold if isinstance(self.threshold, Mapping) else dict.fromkeys(scores, self.threshold)
             return {
                 name: (torch.tensor(limit, dtype=torch.float64, device="cpu"), None) for name, limit in limits.items()
             }
-        counts = keep_counts(self.scope, scores, self.level)
+        counts = keep_counts(plan.scope, scores, plan.shares)
         return {name: _lowest(scores[name], count, scores.layouts.get(name)) for name, count in counts.items()}
 
     # ---- resume --------------------------------------------------------------------------------------------------
@@ -230,6 +251,13 @@ def _spliced(ranked: Ranked, alive: Tensor, middle: Tensor, band: Tensor, exact:
     return torch.where(by_count, exact, keep)
 
 
+def _favoured(ranked: Ranked, alive: Tensor, margin: float) -> Ranked:
+    """What is alive scored higher by the margin, and what is dark lower; an order without scores stays as it is."""
+    side = torch.where(alive, margin, -margin).to(ranked.score.dtype)
+    score = torch.where(_unscored(ranked), ranked.score, ranked.score + side * ranked.score.abs())
+    return Ranked(score, ranked.weight * (1 + side), ranked.dead)
+
+
 def _unscored(ranked: Ranked) -> Tensor:
     """Where a score is only a place in the order: weights that are zero, or that no gradient reached."""
     zero = ranked.score == torch.finfo(ranked.score.dtype).min
@@ -247,11 +275,13 @@ def _lowest(ranked: Ranked, count: Count, layout: Layout | None) -> tuple[Tensor
     return by_row if layout is None else layout.swap(by_row.expand_as(turned)), keep
 
 
-def _check_levels(sparsity: Sparsity | None, threshold: float | Mapping[str, float] | None) -> None:
+def _check_levels(sparsity: Sparsity | None, threshold: Limit | None, pattern: Pattern) -> None:
     if (sparsity is None) == (threshold is None):
         raise ValueError(f"sparsity={sparsity!r}, threshold={threshold!r}: surgery needs one of them")
-    for limit in threshold.values() if isinstance(threshold, Mapping) else [threshold]:
-        Request(sparsity, limit).checked(Element())
+    Request(sparsity, threshold).checked(pattern)
+    levels = sparsity.values() if isinstance(sparsity, Mapping) else [] if sparsity is None else [sparsity]
+    if pattern.sparsity is not None and max(levels, default=0) > pattern.sparsity:
+        raise ValueError(f"sparsity={sparsity!r}: {pattern!r} prunes {pattern.sparsity} and no more")
 
 
 def _check_parts(optimizers: Sequence[Optimizer], uncertainty: SigmaSource | None) -> None:

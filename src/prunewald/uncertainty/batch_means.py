@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.core.base import Estimate, Online, State, Weights
+from prunewald.core.base import PATIENCE, Estimate, Online, State, Weights
 from prunewald.core.weights import Weight
 from prunewald.model.optimizers import master, step_taken
-from prunewald.uncertainty.streaming import collect_, merged, new_block, shift_to_
+from prunewald.uncertainty.streaming import collect_, merged, new_block, shift_to_, unmoved
 from prunewald.util.arguments import whole
 from prunewald.util.notices import warn
 from prunewald.util.registry import uncertainty
@@ -76,6 +76,10 @@ class BatchMeans(Online):
         tables = ("shift", "batch", "centre", "means", "within", "pair", "pairs")
         return {"step": 0, "length": self.length} | {table: {} for table in tables}
 
+    def init_marked(self, weights: Weights) -> State:
+        """Batches are marked with where a gradient arrived."""
+        return {**self.init(weights), "marked": True}
+
     def update_(self, state: State, weights: Weights, optimizer: Optimizer | None) -> None:
         """Take in the weights after one step."""
         took = step_taken(optimizer)
@@ -88,7 +92,7 @@ class BatchMeans(Online):
         if not state["batch"]:
             if not state["shift"]:
                 shift_to_(state["shift"], [], snapshot)
-            state["batch"] = new_block(snapshot)
+            state["batch"] = new_block(snapshot, marked=state.get("marked", False))
         grads = {name: weight.grad for name, weight in weights.items()}
         collect_(state["shift"], state["batch"], snapshot, grads, None, compiled=False)
         if state["batch"]["count"] == self.length:
@@ -122,16 +126,14 @@ class BatchMeans(Online):
             )
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
-        """The standard error of the averaged iterate; dead where no gradient came."""
-        moved = state["means"]["moved"][weight.name]
-        if state["batch"]:
-            moved = moved.to(weight.param.device) | state["batch"]["moved"][weight.name].to(weight.param.device)
-        variance = self._squared(state, weight.name)
-        return Estimate(variance.sqrt_().to(weight.param.device), ~moved.to(weight.param.device))
+        """The standard error of the averaged iterate."""
+        batch = [state["batch"]] if state["batch"] else []
+        dead = unmoved([state["means"], *batch], weight)
+        return Estimate(self._squared(state, weight.name).sqrt_().to(weight.param.device), dead)
 
     def _squared(self, state: State, name: str) -> Tensor:
         """Sigma squared."""
-        count, m2, _ = merged([state["means"]], name)
+        count, m2 = merged([state["means"]], name)
         variance = m2 / (count - 1)
         if self.samples is None or self.batch_size is None:
             return variance
@@ -146,6 +148,12 @@ class BatchMeans(Online):
     def least(self) -> int:
         """Two full batches make a variance."""
         return 2 * self.length
+
+    @property
+    def patience(self) -> int:
+        """At least a pass over the training set, where its size is known."""
+        known = self.samples is not None and self.batch_size is not None
+        return max(PATIENCE, -(-self.samples // self.batch_size)) if known else PATIENCE  # type: ignore[operator]
 
     def caveats(self) -> list[str]:
         """A Wald test is of the averaged iterate, not of the last one."""
@@ -190,7 +198,7 @@ def _lugsail(variance: Tensor, pairs: State, name: str) -> Tensor:
     """The variance of batch means that are independent, from those that there are and those of twice their length."""
     if pairs["count"] < 2:
         return variance
-    _, m2, _ = merged([pairs], name)
+    _, m2 = merged([pairs], name)
     twice = m2.to(variance.device) * (2 / (pairs["count"] - 1))
     return torch.maximum(2 * twice - variance, variance)
 
@@ -215,9 +223,10 @@ def _close_(state: State) -> None:
     mean = batch["mean"]
     if not state["means"]:
         state["centre"] = {name: m.clone() for name, m in mean.items()}
-        state["means"], state["pairs"] = new_block(mean), new_block(mean)
+        state["means"], state["pairs"] = new_block(mean, marked=bool(batch["moved"])), new_block(mean)
         state["within"] = {name: torch.zeros_like(m) for name, m in mean.items()}
-    collect_(state["centre"], state["means"], mean, batch["moved"], None, compiled=False)
+    grads: dict[str, Tensor | None] = batch["moved"] or dict.fromkeys(mean)
+    collect_(state["centre"], state["means"], mean, grads, None, compiled=False)
     for name, m2 in batch["m2"].items():
         state["within"][name] += m2
     if state["pair"]:

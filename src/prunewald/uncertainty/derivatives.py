@@ -108,7 +108,7 @@ class Derivatives:
 
     def _one(self, head: Head, names: Sequence[str], x: Tensor, y: Tensor) -> dict[str, Tensor]:
         params = [self._model.get_parameter(name) for name in names]
-        with _plain_autograd():
+        with plain_autograd():
             numbers = head(self._model(x)[0], y[0])
             rows = [_gradient(number, params) for number in numbers]
         return {name: torch.stack([row[i].detach() for row in rows]) for i, name in enumerate(names)}
@@ -116,7 +116,7 @@ class Derivatives:
     def _rows(self, head: Head, names: Sequence[str], at: Tensor, x: Tensor, y: Tensor) -> Tensor:
         params = [self._model.get_parameter(name) for name in names]
         try:
-            with _plain_autograd():
+            with plain_autograd():
                 each = [head(output, target) for output, target in zip(self._model(x), y, strict=True)]
                 slopes = torch.cat([g.reshape(-1) for g in _gradient(torch.cat(each).sum(), params, graph=True)])
                 rows = [_gradient(slopes[i], params) for i in at.tolist()]
@@ -168,7 +168,7 @@ def _without_advice() -> Iterator[None]:
 
 
 @contextmanager
-def _plain_autograd() -> Iterator[None]:
+def plain_autograd() -> Iterator[None]:
     """Gradients are recorded; cuDNN's recurrent layers have none in eval mode, so torch's own are used."""
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         yield

@@ -45,6 +45,10 @@ class Factors(NamedTuple):
         """The diagonal alone."""
         return self.columns.square() @ self.weights
 
+    def whole(self) -> Tensor:
+        """All of it."""
+        return (self.columns * self.weights) @ self.columns.T
+
 
 @dataclass(frozen=True)
 class Spectrum:

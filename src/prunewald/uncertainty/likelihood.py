@@ -40,6 +40,11 @@ def likelihood(loss: Loss, reductions: tuple[str, ...] = ("mean",)) -> str:
     raise ValueError(f"loss {loss!r}: likelihoods are known for {', '.join(_NAMES)}")
 
 
+def as_function(loss: Loss) -> Callable[..., Tensor]:
+    """A loss as a function of outputs and targets: one that was named, or as it is."""
+    return _NAMES[likelihood(loss)][0] if isinstance(loss, str) else loss
+
+
 def _check_plain(loss: nn.Module, reductions: tuple[str, ...]) -> None:
     """Refuse a weighted or smoothed loss, which is no likelihood of the data."""
     found = {key: getattr(loss, key, plain) for key, plain in _PLAIN.items()}

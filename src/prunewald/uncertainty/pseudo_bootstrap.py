@@ -8,16 +8,16 @@ from typing import Any, Self
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.core.base import Estimate, Online, State, Weights
+from prunewald.core.base import PATIENCE, Estimate, Online, State, Weights
 from prunewald.core.weights import Weight
 from prunewald.model.optimizers import master, step_taken
-from prunewald.uncertainty.streaming import collect_, merged, new_block, shift_to_
+from prunewald.uncertainty.streaming import collect_, merged, new_block, shift_to_, unmoved
 from prunewald.util.arguments import whole
 from prunewald.util.notices import warn
 from prunewald.util.registry import brief, uncertainty
 
 
-@uncertainty("pseudo-bootstrap")
+@uncertainty("pseudo-bootstrap", "pseudo")
 @dataclass(frozen=True)
 class PseudoBootstrap(Online):
     """std of each weight over the last `last` steps.  Ko, Oehmcke & Gieseke (2019), Algorithm 1.
@@ -26,8 +26,8 @@ class PseudoBootstrap(Online):
     - `last=B` alone, for training of unknown length: a rolling window, its length right to 10 %, kept in sub-blocks.
     - `every=k`: only each k-th step, over the whole training, or the last B of those if `last` is given too.
 
-    Three float32 vectors of the tracked weights and a byte a weight; the rolling window takes 13, and a byte a block
-    (15 where a fused optimizer may skip steps, as under GradScaler).
+    Three float32 vectors of the tracked weights; the rolling window takes 13 (15 where a fused optimizer may skip
+    steps, as under GradScaler).
     `compiled=True` fuses the update by torch.compile (on a CPU this needs a C++ compiler).
     """
 
@@ -56,6 +56,10 @@ class PseudoBootstrap(Online):
     def init(self, weights: Weights) -> State:
         """Nothing is stored until the window begins."""
         return {"calls": 0, "step": 0, "shift": {}, "blocks": []}
+
+    def init_marked(self, weights: Weights) -> State:
+        """Blocks are marked with where a gradient arrived."""
+        return {**self.init(weights), "marked": True}
 
     def update_(self, state: State, weights: Weights, optimizer: Optimizer | None) -> None:
         """Take in the weights after one step."""
@@ -100,7 +104,7 @@ class PseudoBootstrap(Online):
         full = math.inf if self._block_length is None else self._block_length * (self.every or 1)
         if not blocks or blocks[-1]["seen"] >= full:
             shift_to_(state["shift"], blocks, snapshot)
-            blocks.append({"seen": 0, **new_block(snapshot, single=self._block_length == 1)})
+            blocks.append({"seen": 0, **new_block(snapshot, self._block_length == 1, state.get("marked", False))})
         return blocks[-1]
 
     def _forget_oldest(self, blocks: list[State]) -> None:
@@ -141,6 +145,11 @@ class PseudoBootstrap(Online):
         return 2 * (self.every or 1)
 
     @property
+    def patience(self) -> int:
+        """The whole window, at least."""
+        return max(PATIENCE, (self.last or 0) * (self.every or 1))
+
+    @property
     def horizon(self) -> int | None:
         """Where the fixed window ends."""
         return self.total_steps
@@ -150,9 +159,10 @@ class PseudoBootstrap(Online):
         return replace(self, total_steps=steps)
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
-        """The standard deviation over the window, with n - 1; dead where no gradient came in all of it."""
-        count, m2, moved = merged(self._window(state), weight.name)
-        return Estimate((m2 / (count - 1)).sqrt_().to(weight.param.device), ~moved.to(weight.param.device))
+        """The standard deviation over the window, with n - 1."""
+        blocks = self._window(state)
+        count, m2 = merged(blocks, weight.name)
+        return Estimate((m2 / (count - 1)).sqrt_().to(weight.param.device), unmoved(blocks, weight))
 
     def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """As for a single model, since a weight's deviation depends on that weight alone."""

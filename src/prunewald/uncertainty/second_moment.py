@@ -6,21 +6,21 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from prunewald.core.base import Estimate, Online, State, Weights
+from prunewald.core.base import PATIENCE, Estimate, Online, State, Weights
 from prunewald.core.weights import Weight, lower_median
 from prunewald.model.optimizers import couples_decay, mean_square_gradient, mean_square_state, step_taken
 from prunewald.uncertainty.diagnosis import EACH_ALONE
 from prunewald.uncertainty.likelihood import Loss, gain, likelihood
 from prunewald.util.arguments import one_of, real, whole
 from prunewald.util.registry import brief, uncertainty
-from prunewald.util.tensors import accumulator, dense
+from prunewald.util.tensors import accumulator, capturing, dense
 
 _OUTPUTS = "how many outputs of one sample the mean is taken over: 1 for a single one, or if they are summed"
 _VARIANCE = "the mean squared residual of the fit, such as F.mse_loss over the training data"
 _PROPER = "give SecondMoment samples=, batch_size= and likelihood= for one"
 
 
-@uncertainty("second-moment")
+@uncertainty("second-moment", "moment")
 @dataclass(frozen=True)
 class SecondMoment(Online):
     """sigma proportional to 1 / sqrt(v), v the mean squared gradient: the diagonal-Fisher standard error, free of cost.
@@ -39,12 +39,13 @@ class SecondMoment(Online):
 
     Where the optimizer keeps no mean square of each weight's gradient (SGD keeps none; that of SOAP, GaLore, NovoGrad,
     Adafactor or an 8-bit Adam is rotated, projected, one number a layer, factored or quantised), the estimator runs an
-    average of its own with the given `decay`, from attaching on.
+    average of its own with the given `decay`, from attaching on, of `every` so many steps one.
     """
 
     samples: int | None = None
     batch_size: int | None = None
     decay: float = 0.99
+    every: int = 1
     likelihood: Loss | None = None  # kept as its name
     reduction: str | None = None
     outputs: int | None = None
@@ -60,6 +61,7 @@ class SecondMoment(Online):
             whole("samples", self.samples, 1)
             whole("batch_size", self.batch_size, 1)
         real("decay", self.decay, above=0, below=1)
+        whole("every", self.every, 1)
         if self.likelihood is not None:
             self._know(self.likelihood)
         for name in ("reduction", "outputs", "residual_variance") if self.likelihood is None else ():
@@ -84,6 +86,11 @@ class SecondMoment(Online):
         object.__setattr__(self, "reduction", reduction)
 
     @property
+    def unscaled(self) -> "SecondMoment":
+        """1 / sqrt(v) itself in the place of the scale-free form, which is scaled tensor by tensor."""
+        return self if self.samples is not None else replace(self, samples=1, batch_size=1)
+
+    @property
     def standard_error(self) -> bool:
         """Whether sigma is a standard error: only where the loss that was minimised is known."""
         return self.likelihood is not None
@@ -102,10 +109,14 @@ class SecondMoment(Online):
 
     def init(self, weights: Weights) -> State:
         """No average yet."""
-        return {"steps": 0, "average": {}}
+        return {"steps": 0, "average": {}} | ({"calls": 0} if self.every > 1 else {})
 
     def update_(self, state: State, weights: Weights, optimizer: Optimizer | None) -> None:
         """Average the squared gradients of the weights the optimizer keeps no average for."""
+        if self.every > 1:
+            state["calls"] += 1
+            if state["calls"] % self.every != 1 or capturing():
+                return
         own = {n: w for n, w in weights.items() if isinstance(mean_square_state(optimizer, w, stepped=True), str)}
         if not own:
             return
@@ -118,20 +129,40 @@ class SecondMoment(Online):
             state["average"][name] = self._averaged(average.to(weight.device), weight.grad, took)
 
     def _averaged(self, average: Tensor, grad: Tensor | None, took: Tensor | None) -> Tensor:
-        square = torch.zeros_like(average) if grad is None else dense(grad).to(average.dtype).square()
-        new = average * self.decay + square * (1 - self.decay)
+        new = average.mul_(self.decay) if took is None else average * self.decay
+        if grad is not None:
+            wide = dense(grad).to(average.dtype)
+            new.addcmul_(wide, wide, value=1 - self.decay)
         return new if took is None else torch.where(took.bool(), new, average)
+
+    @property
+    def patience(self) -> int:
+        """At least a pass over the training set, where its size is known."""
+        known = self.samples is not None and self.batch_size is not None
+        return max(PATIENCE, -(-self.samples // self.batch_size)) if known else PATIENCE  # type: ignore[operator]
+
+    def blind(self, state: State, weight: Weight, optimizer: Optimizer | None) -> str:
+        """A mean square of gradients that decay was added to, or of few steps, does not tell what the data reach."""
+        kept = mean_square_state(optimizer, weight.param)
+        if not isinstance(kept, str) and couples_decay(optimizer, kept.group):
+            return f"{type(optimizer).__name__} adds its weight decay to the gradient"
+        steps, needed = int(state["steps"] * self.every if isinstance(kept, str) else kept.steps), self.patience
+        return "" if steps >= needed else f"{steps:,} of {needed:,} steps are in the second moment"
+
+    def seen(self, state: State) -> dict[str, int]:
+        """What it has an average of its own of."""
+        return {name: int(state["steps"]) for name, average in state["average"].items() if average.any()}
 
     def check(self, state: State, weights: Weights) -> None:
         """Whether there is a second moment is seen tensor by tensor, when sigma is asked for."""
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
-        """1 / sqrt(v), infinite (and dead) where v is 0."""
+        """1 / sqrt(v), infinite where v is 0: that is dead, unless more is known."""
         v = mean_square_gradient(optimizer, weight.param)
         if v is None:
             v = self._own_average(state, weight, optimizer)
         v = v.to(weight.param.device)
-        dead = v == 0
+        dead = v == 0 if weight.dead is None else weight.dead
         sigma = v.rsqrt_()
         if self.samples is not None:
             self._check_undecayed(weight, optimizer)
@@ -140,7 +171,8 @@ class SecondMoment(Online):
             # The median over the living weights becomes the layer's spread; one weight has none to be scaled to.
             living = sigma
             if weight.alive is not None or dead.any():
-                living = sigma[~dead if weight.alive is None else weight.alive & ~dead]
+                moving = ~dead & sigma.isfinite()  # a gradient may be too small for its square
+                living = sigma[moving if weight.alive is None else weight.alive & moving]
             weight.scale = weight.spread / lower_median(living) if living.numel() > 1 else 1.0
         return Estimate(sigma.mul_(weight.scale), dead)
 

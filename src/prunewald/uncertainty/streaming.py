@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from prunewald.core.weights import Weight
 from prunewald.util.tensors import accumulator, dense
 
 _LOT = 1 << 26  # elements taken in together, on a GPU
@@ -20,13 +21,16 @@ Accumulator: TypeAlias = dict[str, Any]  # count, and by parameter name: mean (o
 Column: TypeAlias = list[Tensor]  # one tensor a parameter
 
 
-def new_block(weights: Mapping[str, Tensor], single: bool = False) -> Accumulator:
-    """An empty accumulator for these weights; one for a `single` snapshot needs no deviations."""
+def new_block(weights: Mapping[str, Tensor], single: bool = False, marked: bool = False) -> Accumulator:
+    """An empty accumulator for these weights; one for a `single` snapshot needs no deviations.
+
+    It is `marked` with where a gradient arrived only where no Pruner watches that: for stacked models.
+    """
     return {
         "count": 0,
         "mean": {name: _zeros(w, accumulator(w)) for name, w in weights.items()},
         "m2": {} if single else {name: _zeros(w, accumulator(w)) for name, w in weights.items()},
-        "moved": {name: _zeros(w, torch.bool) for name, w in weights.items()},
+        "moved": {name: _zeros(w, torch.bool) for name, w in weights.items()} if marked else {},
     }
 
 
@@ -67,7 +71,7 @@ def collect_(
             gate = torch.ones((), device=device) if took is None else took.to(device, torch.float32)
             count = torch.as_tensor(block["count"], device=device, dtype=torch.float32)
             (_compiled() if compiled else _gated_welford_)(gate, gate / count.clamp(min=1), *columns)
-        for name in names:
+        for name in names if block["moved"] else ():
             _mark_(block["moved"][name], grads[name], took)
 
 
@@ -135,21 +139,28 @@ def _mark_(moved: Tensor, grad: Tensor | None, took: Tensor | None) -> None:
     moved.logical_or_(some if took is None else some & took.to(some.device).bool())
 
 
-def merged(blocks: Sequence[Accumulator], name: str) -> tuple[int, Tensor, Tensor]:
-    """Count, sum of squared deviations and `moved` of one parameter over all blocks (Chan's formula)."""
+def merged(blocks: Sequence[Accumulator], name: str) -> tuple[int, Tensor]:
+    """Count and sum of squared deviations of one parameter over all blocks (Chan's formula)."""
     kept = [block for block in blocks if int(block["count"])]
     device = kept[-1]["mean"][name].device  # the model may have been moved since the older blocks were filled
 
-    def read(block: Accumulator) -> tuple[int, Tensor, Tensor, Tensor]:
-        mean, moved = (block[key][name].to(device) for key in ("mean", "moved"))
+    def read(block: Accumulator) -> tuple[int, Tensor, Tensor]:
+        mean = block["mean"][name].to(device)
         m2 = block["m2"][name].to(device) if block["m2"] else torch.zeros_like(mean)
-        return int(block["count"]), mean, m2, moved
+        return int(block["count"]), mean, m2
 
-    total, mean, m2, moved = read(kept[0])
-    for count, *block in map(read, kept[1:]):
-        delta = block[0] - mean
-        m2 = m2 + block[1] + delta.square() * (total * count / (total + count))
+    total, mean, m2 = read(kept[0])
+    for count, own, own_m2 in map(read, kept[1:]):
+        delta = own - mean
+        m2 = m2 + own_m2 + delta.square() * (total * count / (total + count))
         mean = mean + delta * (count / (total + count))
-        moved = moved | block[2]
         total += count
-    return total, m2, moved
+    return total, m2
+
+
+def unmoved(blocks: Sequence[Accumulator], weight: Weight) -> Tensor | None:
+    """Where no gradient arrived in all of these blocks; None where they are not marked."""
+    if weight.dead is not None or not all(block["moved"] for block in blocks):
+        return weight.dead
+    device = weight.param.device
+    return ~torch.stack([block["moved"][weight.name].to(device) for block in blocks]).any(0)

@@ -17,6 +17,7 @@ class Kind:
     example: str
     wrap: Wrap
     known: dict[str, type]
+    others: dict[str, str]  # further names, in small letters, and the short name that each stands for
 
 
 _kinds: dict[str, Kind] = {}
@@ -24,7 +25,7 @@ _kinds: dict[str, Kind] = {}
 
 def kind(name: str, base: type, example: str, wrap: Wrap = lambda given: None) -> None:
     """Enter a kind of part."""
-    _kinds[name] = Kind(base, example, wrap, {})
+    _kinds[name] = Kind(base, example, wrap, {}, {})
 
 
 def wraps(name: str, wrap: Wrap) -> None:
@@ -32,14 +33,16 @@ def wraps(name: str, wrap: Wrap) -> None:
     _kinds[name].wrap = wrap
 
 
-def register(name_of_kind: str, name: str) -> Callable[[T], T]:
-    """Class decorator: enter a class under `name` among the parts of this kind."""
+def register(name_of_kind: str, name: str, *others: str) -> Callable[[T], T]:
+    """Class decorator: enter a class under `name` among the parts of this kind; it is found by the others too."""
 
     def enter(cls: T) -> T:
-        taken = _kinds[name_of_kind].known
-        if name in taken:
-            raise ValueError(f"{name_of_kind} {name!r} is registered already, as {taken[name].__qualname__}")
-        taken[name] = cls
+        own = _kinds[name_of_kind]
+        for one in (name, *others):
+            if (taken := own.others.get(one, one)) in own.known:
+                raise ValueError(f"{name_of_kind} {one!r} is registered already, as {own.known[taken].__qualname__}")
+        own.known[name] = cls
+        own.others |= dict.fromkeys(others, name)
         return cls
 
     return enter
@@ -57,19 +60,30 @@ def known(name_of_kind: str) -> dict[str, type]:
     return dict(_kinds[name_of_kind].known)
 
 
+def canonical(name_of_kind: str, name: str) -> str:
+    """The short name that one of the other names stands for, however its letters are written; else the name itself."""
+    return _kinds[name_of_kind].others.get(name.lower(), name)
+
+
+def names(name_of_kind: str, name: str) -> list[str]:
+    """All names of a part that is known by one of them, the short name first; the name alone where none is known."""
+    own = canonical(name_of_kind, name)
+    return [own, *(other for other, of in _kinds[name_of_kind].others.items() if of == own)]
+
+
 def make(name_of_kind: str, choice: Any) -> Any:
     """The part a user means: a short name or a class gives it with its defaults, an instance is taken as it is."""
     own = _kinds[name_of_kind]
-    if isinstance(choice, str) and choice in own.known:
-        return own.known[choice]()
     if isinstance(choice, str):
-        raise ValueError(f"unknown {name_of_kind} {choice!r}; known: {', '.join(sorted(own.known))}")
+        if choice in own.known or (choice := canonical(name_of_kind, choice)) in own.known:
+            return own.known[choice]()
+        raise ValueError(f"unknown {name_of_kind} {choice!r}; known: {', '.join(sorted({*own.known, *own.others}))}")
     if isinstance(choice, type) and issubclass(choice, own.base):
         return choice()
     part = choice if isinstance(choice, own.base) else own.wrap(choice)
     if part is None:
-        given, names = repr(choice)[:200], ", ".join(map(repr, sorted(own.known)))
-        raise TypeError(f"{name_of_kind}={given}: give one such as {own.example}, or a short name: {names}")
+        given, short = repr(choice)[:200], ", ".join(map(repr, sorted(own.known)))
+        raise TypeError(f"{name_of_kind}={given}: give one such as {own.example}, or a short name: {short}")
     return part
 
 

@@ -61,6 +61,11 @@ def unpacked_bits(bits: Tensor, shape: Sequence[int]) -> Tensor:
     return (bits.unsqueeze(1) >> places & 1).bool().reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
+def capturing() -> bool:
+    """Whether what is run now is only recorded, for a CUDA graph to run later."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def dense(grad: Tensor) -> Tensor:
     """A gradient with all its entries: those of embeddings may be sparse."""
     return grad.to_dense() if grad.is_sparse else grad

@@ -96,7 +96,7 @@ def build(kind: str) -> nn.Module:
 def test_zeros_hold(kind, estimator):
     model = build(kind)
     optimizer = sgd(model, weight_decay=0.01)
-    pruner = pw.Pruner(model, optimizer, uncertainty=ESTIMATORS[estimator])
+    pruner = pw.Pruner(model, optimizer, uncertainty=ESTIMATORS[estimator], scope="layer")
     train(model, optimizer, 4)
     report = pruner.prune(0.8)
     assert [row.name for row in report.rows] == WEIGHTS.get(kind, list(pruner.masks))

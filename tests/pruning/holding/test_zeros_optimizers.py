@@ -34,7 +34,7 @@ def trained(case: Case) -> tuple[nn.Module, Optimizer]:
 
 def pruned(case: Case) -> tuple[nn.Module, Optimizer, pw.Pruner]:
     model, optimizer = trained(case)
-    pruner = pw.Pruner(model, optimizer, criterion="magnitude", targets=case.targets())
+    pruner = pw.Pruner(model, optimizer, criterion="magnitude", scope="layer", targets=case.targets())
     pruner.prune(0.8)
     return model, optimizer, pruner
 

@@ -1,6 +1,6 @@
 """Hard zeros: what is pruned stays at zero, after every step and in every gradient."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from prunewald.model.modules import averaged, plain
 from prunewald.pruning.holding.holding import Holding
 from prunewald.util.notices import warn
-from prunewald.util.tensors import zero_
+from prunewald.util.tensors import capturing, zero_
 
 _CAPTURED = "a step was captured in a CUDA graph before {}, and a replay goes on as if nothing changed: capture it anew"
 
@@ -52,7 +52,7 @@ class Zeros(Holding):
 
     def settle_(self, names: Collection[str]) -> None:
         """Set the pruned weights of these parameters to zero again; a graph may still need the others as they are."""
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        if capturing():
             self.captured = frozenset(self.alive)
         for name in self.alive if self.hard else ():
             if name in names:
@@ -72,16 +72,17 @@ class Zeros(Holding):
             zero_(param.grad, alive)
         self._seen[name] = param.data_ptr(), param._version
 
-    def touched(self) -> list[str]:
-        """The parameters that were written to since they were last zeroed, as far as torch counts writes."""
-        now = ((name, self.params[name]) for name in self.alive)
+    def touched(self, names: Iterable[str]) -> list[str]:
+        """Which of these were written to since they were last zeroed, as far as torch counts writes."""
+        now = ((name, self.params[name]) for name in names if name in self.alive)
         return [name for name, param in now if self._seen.get(name) != (param.data_ptr(), param._version)]
 
-    def revived(self, name: str) -> int:
-        """How many pruned weights of a parameter are not zero."""
+    def revived(self, name: str, present: Tensor | None = None) -> int:
+        """How many pruned weights of a parameter are not zero, or of what stands in its place at present."""
         if name not in self.alive:
             return 0
-        return int(torch.count_nonzero(self.params[name].detach().masked_fill(self.mask(name), 0.0)))
+        param = self.params[name] if present is None else present
+        return int(torch.count_nonzero(param.detach().masked_fill(self.mask(name), 0.0)))
 
     def rebind_(self, name: str, param: Tensor) -> None:
         """Hold another tensor under a name, as after load_state_dict(assign=True)."""
