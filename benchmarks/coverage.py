@@ -11,7 +11,7 @@ Estimators that watch the training do so from its tenth epoch on. The optimizer 
 samples. `sigma` is the median of sigma, `seconds a draw` what an estimate took that is made after the training,
 `warned` whether one that watched warns.
 
-    python -m benchmarks.coverage                     # about fifteen minutes; goes on where it was stopped
+    python -m benchmarks.coverage                     # about twenty minutes; goes on where it was stopped
     python -m benchmarks.coverage --table FILE        # another table than results/coverage/coverage.csv
 """
 
