@@ -113,7 +113,7 @@ def test_demo_as_a_user_runs_it(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert "M&U pseudo bootstrap" in done.stdout
-    assert "11/11" in done.stderr  # the progress bar
+    assert "13/13" in done.stderr  # the progress bar
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "figure.png",
         "model.pw",

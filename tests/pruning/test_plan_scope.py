@@ -204,7 +204,7 @@ def test_one_order_over_all_has_one_scale_of_sigma_and_of_lambda():
         moved = scores > 0
         torch.testing.assert_close(found[name][moved], scores[moved])
     report = pruner.prune(0.7)
-    assert "MagnitudeUncertainty(relative_to='model')" in report.criterion
+    assert "MagnitudeUncertainty(relative_to='targets')" in report.criterion
     assert any("scope global compares layers" in note for note in report.notes)
     kept_scores = torch.cat([expected[n][m] for n, m in pruner.masks.items()])
     gone = torch.cat([expected[n][~m] for n, m in pruner.masks.items()])

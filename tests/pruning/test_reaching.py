@@ -294,7 +294,6 @@ def test_hooks_do_not_travel_and_go_with_the_pruner():
 def test_nothing_is_watched_where_no_sigma_is_estimated(choices):
     model = net()
     pw.Pruner(model, torch.optim.Adam(model.parameters()), **choices)
-    pw.Pruner(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert not any(p._backward_hooks for p in model.parameters())
 
 

@@ -79,9 +79,9 @@ def test_the_honest_label():
         optimizer.step()
     first = str(pseudo.prune(alpha=0.05, dry_run=True)).splitlines()[0]
     assert first.startswith("not p-values: sigma from PseudoBootstrap is no standard error")
-    scale_free = pw.Pruner(model, optimizer).prune(fdr=0.1, dry_run=True)
-    assert scale_free.notes[0].startswith("not p-values: sigma from SecondMoment is no standard error")
-    assert "give SecondMoment samples=, batch_size= and likelihood=" in scale_free.notes[0]
+    for scale_free in (pw.Pruner(model, optimizer), pw.Pruner(model, optimizer, uncertainty="moment")):
+        with pytest.raises(ValueError, match="SecondMoment.*without a unit.*likelihood="):
+            scale_free.prune(fdr=0.1, dry_run=True)
     recipe = pw.SecondMoment(samples=100, batch_size=4, likelihood="cross_entropy")
     proper = pw.Pruner(model, optimizer, uncertainty=recipe).prune(fdr=0.1, dry_run=True)
     assert proper.notes[0].startswith("tested: standard errors at a minimum")

@@ -17,7 +17,6 @@ from prunewald.util.tensors import accumulator, capturing, dense
 
 _OUTPUTS = "how many outputs of one sample the mean is taken over: 1 for a single one, or if they are summed"
 _VARIANCE = "the mean squared residual of the fit, such as F.mse_loss over the training data"
-_PROPER = "give SecondMoment samples=, batch_size= and likelihood= for one"
 
 
 @uncertainty("second-moment", "moment")
@@ -96,16 +95,16 @@ class SecondMoment(Online):
         return self.likelihood is not None
 
     def caveats(self) -> list[str]:
-        """That the scale-free sigma is no standard error; one in the units of an unknown loss is not tested at all."""
+        """That each weight is tested as if alone; without the loss it is no standard error, and nothing is tested."""
         if self.standard_error:
             return [EACH_ALONE]
+        own, missing = "a sigma without a unit", "samples=, batch_size= and "
         if self.samples is not None:
-            raise ValueError(
-                f"alpha= and fdr= test weights by standard errors; {brief(self)} has sigma in the units of a loss that "
-                "it does not know: give likelihood='cross_entropy', or the loss itself, such as nn.MSELoss(); "
-                "prune(sparsity) needs only the order"
-            )
-        return [f"{note}; {_PROPER}" for note in super().caveats()]
+            own, missing = "sigma in the units of a loss that it does not know", ""
+        raise ValueError(
+            f"alpha= and fdr= test weights by standard errors, and {brief(self)} has {own}: give {missing}likelihood=, "
+            "as 'cross_entropy' or the loss itself, such as nn.MSELoss(); prune(sparsity) needs only the order"
+        )
 
     def init(self, weights: Weights) -> State:
         """No average yet."""
