@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 import prunewald as pw
-from benchmarks.regressions import INPUTS, Data, Stacked, Table, batches, drawn, quality, take_step, warns
+from benchmarks.regressions import INPUTS, Data, Stacked, Table, batches, drawn, quality, take_step, warns, watched
 from prunewald.core.base import State
 from prunewald.core.weights import Weight
 
 DRAWS, SAMPLES, BATCH, BEFORE = 200, 20_000, 20, 2
 EPOCHS, LENGTHS, FEWEST = (1, 2, 4), (25, 50, 100, 200, 400), 10
 SIZES = {"linear": (0.01, 0.025, 0.05), "logistic": (0.1, 0.25)}
-TOO_LARGE = (0.5, 1.0)  # on the curved loss of a logistic regression the average of such steps is off: not warned of
+TOO_LARGE = (0.5, 1.0)  # on the curved loss of a logistic regression the average of such steps is off the optimum
 KEY = ("model", "inputs", "step size", "epochs", "length")
-COLUMNS = ("batches", "before", "coverage", "zeros called", "doubling", "warned", "alone")
+COLUMNS = ("batches", "before", "coverage", "zeros called", "doubling", "offset", "warned", "alone")
 
 
 def one(state: Any, draw: int) -> Any:
@@ -42,13 +42,14 @@ def measured(recipe: pw.BatchMeans, state: State, model: Stacked) -> dict[str, A
     weight, average = Weight("weight", model.weight, None), recipe.average(state)["weight"]
     degrees = recipe.degrees(state)
     plain = pw.BatchMeans(length=recipe.length).sigma(state, weight, None).sigma
-    coverage, called = quality(average, recipe.sigma(state, weight, None).sigma, degrees)
+    found = quality(average, recipe.sigma(state, weight, None).sigma, degrees)
     return {
         "batches": state["means"]["count"],
-        "before": quality(average, plain * (BATCH * recipe.length / SAMPLES) ** 0.5, degrees)[0],
-        "coverage": coverage,
-        "zeros called": called,
+        "before": quality(average, plain * (BATCH * recipe.length / SAMPLES) ** 0.5, degrees).coverage,
+        "coverage": found.coverage,
+        "zeros called": found.called,
         "doubling": recipe.lengths(state).doubling,
+        "offset": recipe.offset(state),
         "warned": warns(recipe, state),
         "alone": sum(warns(recipe, one(state, draw)) for draw in range(len(average))) / len(average),
     }
@@ -69,7 +70,7 @@ def path(data: Data, step_size: float, table: Table, cell: dict[str, Any]) -> No
         if rest or epochs - BEFORE not in EPOCHS:
             continue
         for recipe, pruner in zip(recipes, watching, strict=True):
-            (state,) = pruner.state_dict()["states"]
+            state = watched(pruner)
             setting = cell | {"epochs": epochs - BEFORE, "length": recipe.length}
             if state["step"] >= FEWEST * recipe.length and not table.has(**setting):
                 table.add(**setting, **measured(recipe, state, model))

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import prunewald as pw
 from benchmarks.bench import environment
 from prunewald.core.base import Online, State
-from prunewald.statistics.wald import p_value
+from prunewald.pruning.resuming import unpacked
+from prunewald.statistics.wald import discoveries, p_value
 
 WEIGHTS = 20
 TRUE = torch.where(torch.arange(WEIGHTS) % 2 == 0, 0.0, 0.35)  # half of the weights are zero
+FDR = 0.1  # the false discovery rate that is allowed
 INPUTS = ("independent", "neighbours 0.5", "neighbours 0.8", "all 0.5")  # which are correlated, and how much
 
 
@@ -97,12 +100,29 @@ def optimum(data: Data, iterations: int = 8) -> Stacked:
     return model
 
 
-def quality(weight: Tensor, se: Tensor, degrees: float | None = None) -> tuple[float, float]:
-    """Coverage of the true weights by 95 % intervals, and the share of the true zeros that differ from 0 at 0.05."""
-    weight, se = weight.double(), se.double()
+class Quality(NamedTuple):
+    """What is to be known of standard errors, as shares."""
+
+    coverage: float  # of the true weights by 95 % intervals
+    called: float  # of the true zeros that differ from 0 at the level 0.05
+    false: float  # of true zeros among the discoveries of a draw (Benjamini-Hochberg at `FDR`), mean over draws
+
+
+def quality(weight: Tensor, se: Tensor, degrees: float | None = None) -> Quality:
+    """How well standard errors of a row of weights for each draw do their work."""
+    weight, se, null = weight.double(), se.double(), TRUE == 0
     covered = p_value((weight - TRUE) / se, degrees) > 0.05
-    called = p_value(weight / se, degrees)[:, TRUE == 0] <= 0.05
-    return float(covered.double().mean()), float(called.double().mean())
+    p = p_value(weight / se, degrees)
+    found = torch.stack([discoveries(draw, FDR) for draw in p]).double()
+    false = found[:, null].sum(1) / found.sum(1).clamp(min=1)
+    return Quality(float(covered.double().mean()), float((p[:, null] <= 0.05).double().mean()), float(false.mean()))
+
+
+def watched(pruner: pw.Pruner) -> State:
+    """What an estimator has seen of a training."""
+    (state,) = unpacked(pruner.state_dict()["states"])
+    found: State = state
+    return found
 
 
 def warns(online: Online, state: State) -> bool:

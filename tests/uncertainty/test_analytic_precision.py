@@ -79,3 +79,31 @@ def test_a_curved_model_in_single_precision_has_the_hessian_of_double():
     expected = estimator.estimate(double, [(x.double(), y.double())], F.mse_loss)
     for name, sigma in expected.items():
         torch.testing.assert_close(single[name].double(), sigma, rtol=1e-4, atol=0)
+
+
+class Single(nn.Linear):
+    """A layer that computes in single precision, whatever it is given."""
+
+    def forward(self, x):
+        return F.linear(x.float(), self.weight.float(), self.bias.float())
+
+
+class Fixed(Single):
+    """One that nothing else can be done with."""
+
+    def forward(self, x):
+        return F.linear(x, self.weight.float(), self.bias.float())
+
+
+@pytest.mark.parametrize("layer", [nn.Linear, Single, Fixed])
+def test_a_model_in_single_precision_is_left_as_it_is_and_computed_in_double_where_that_can_be(layer):
+    torch.manual_seed(0)
+    x = torch.randn(60, 3) + 3000  # the intercept hides the residuals from single precision
+    y = 0.01 * torch.randn(60, 1) + x.sum(1, keepdim=True)
+    model, double = layer(3, 1), nn.Linear(3, 1).double()
+    double.load_state_dict(model.requires_grad_().state_dict())
+    sigmas = Sandwich().estimate(model, [(x, y)], F.mse_loss)
+    expected = Sandwich().estimate(double, [(x.double(), y.double())], F.mse_loss)
+    assert {p.dtype for p in [*model.parameters(), *sigmas.values()]} == {torch.float32}
+    error = (sigmas["weight"].double() / expected["weight"] - 1).abs().max()
+    assert error < (1e-6 if layer is nn.Linear else 1e-2)

@@ -71,16 +71,16 @@ def test_lengths_compare_batches_with_batches_twice_as_long():
     assert found.doubling > 1.5, "a random walk does not forget in a few steps"
 
 
-def forgetting(length, batches, keep, weights=2000):
-    """An autoregression that keeps a share of its last value, watched: the estimator, its state, and the weight."""
+def forgetting(length, batches, keep, weights=2000, centre=100.0, units=1.0):
+    """Autoregressions that keep a share of their last value, watched: the estimator, its state, and the weights."""
     g = torch.Generator().manual_seed(0)
     recipe = BatchMeans(samples=4 * length * batches, batch_size=4, length=length)  # one epoch
-    weight = nn.Parameter(torch.randn(weights, generator=g) / (1 - keep**2) ** 0.5)
+    weight = nn.Parameter((centre + torch.randn(weights, generator=g) / (1 - keep**2) ** 0.5) * units)
     weight.grad = torch.ones(weights)
     state = recipe.init({"w": weight})
     for _ in range(length * batches):
         with torch.no_grad():
-            weight.mul_(keep).add_(torch.randn(weights, generator=g))
+            weight.mul_(keep).add_((torch.randn(weights, generator=g) + (1 - keep) * centre) * units)
         recipe.update_(state, {"w": weight}, None)
     return recipe, state, weight
 
@@ -102,6 +102,27 @@ def test_a_warning_comes_before_intervals_cover_too_little():
     assert 1.27 < recipe.lengths(state).doubling < 1.5, "what once passed in silence"
     with pytest.warns(UserWarning, match=r"batches of 10 steps.*length=20"):
         recipe.check(state, {})
+
+
+@pytest.mark.parametrize("units", [1.0, 10.0 ** torch.arange(2000).remainder(9).sub(4)], ids=["one unit", "many"])
+@pytest.mark.parametrize("centre", [10.0, 3.0])
+def test_a_warning_comes_where_weights_swing_too_far_for_their_average_to_be_an_optimum(centre, units):
+    recipe, state, weight = forgetting(20, 20, 0.5, centre=centre, units=units)
+    swing, sigma = 1 / (1 - 0.5**2), recipe.sigma(state, Weight("w", weight, None), None).sigma / units
+    error = float(sigma.square().mean().sqrt()) * (19 / 17) ** 0.5
+    assert recipe.offset(state) == pytest.approx(swing / centre / error, rel=0.02)
+    if centre > 5:
+        recipe.check(state, {})
+        return
+    with pytest.warns(UserWarning, match=r"curved loss.* off the optimum: halve the step size"):
+        recipe.check(state, {})
+
+
+@pytest.mark.parametrize(("batches", "samples", "known"), [(3, 50, False), (4, 50, True), (9, None, False)])
+def test_how_far_the_average_is_off_takes_standard_errors_of_four_batches(batches, samples, known):
+    recipe = BatchMeans(samples=samples, batch_size=samples and 5, length=LENGTH)
+    state, _, _ = walked(recipe, batches * LENGTH)
+    assert (recipe.offset(state) > 0) == known
 
 
 def test_shuffled_epochs_are_noticed():

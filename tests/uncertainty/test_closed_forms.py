@@ -17,17 +17,8 @@ HARD = "longley, linear"  # made to be ill conditioned: 1.9e9, with every column
 @pytest.mark.parametrize("observed", [False, True])
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("name", [name for name in REGRESSIONS if name != HARD])
+@pytest.mark.parametrize("name", REGRESSIONS)
 def test_standard_errors_are_those_of_statsmodels(name, estimator, dtype, observed):
     error, notes = disagreement(name, estimator, dtype, observed)
     assert error < BOUNDS[dtype]
-    assert notes == ()
-
-
-@pytest.mark.parametrize("observed", [False, True])
-@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_columns_that_can_hardly_be_told_apart_cost_a_digit_and_are_noted(estimator, dtype, observed):
-    error, (note,) = disagreement(HARD, estimator, dtype, observed)
-    assert error < 10 * BOUNDS[dtype]
-    assert "condition 2e+09" in note
+    assert ["condition 2e+09" in note for note in notes] == ([True] if name == HARD else [])

@@ -78,11 +78,13 @@ def test_scores_and_information_are_those_found_by_hand(name):
     names = [n for n, _ in model.named_parameters()]
     with evaluating(model), warnings.catch_warnings():
         warnings.simplefilter("error")
-        sums = pose(model, [(x[:7], y[:7]), (x[7:], y[7:])], F.cross_entropy, None).sums(names, observed=False)
+        means = pose(model, [(x[:7], y[:7]), (x[7:], y[7:])], F.cross_entropy, None).means(names, observed=False)
         gradients, information = by_hand(model, x, y)
-    torch.testing.assert_close(sums.information, information, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(sums.covariance, gradients.T @ gradients, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(sums.score, -gradients.sum(0), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(len(x) * (means.root.T @ means.root), information, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        len(x) * (means.scores.T @ means.scores), gradients.T @ gradients, rtol=1e-10, atol=1e-12
+    )
+    torch.testing.assert_close(len(x) * means.score, -gradients.sum(0), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN", "sparse embedding", "dense embedding"])
@@ -95,7 +97,7 @@ def test_the_hessian_is_the_slope_of_the_gradient(name):
 
     rows = []
     with evaluating(model):
-        sums = pose(model, [(x, y)], F.cross_entropy, None).sums(names, observed=True)
+        means = pose(model, [(x, y)], F.cross_entropy, None).means(names, observed=True)
         for param in params:
             for at in range(param.numel()):
                 entry, ends = param.data.view(-1), []
@@ -104,7 +106,9 @@ def test_the_hessian_is_the_slope_of_the_gradient(name):
                     ends.append(gradient())
                 entry[at] += 1e-5
                 rows.append((ends[0] - ends[1]) / 2e-5)
-    torch.testing.assert_close(sums.information + sums.bend, torch.stack(rows), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(
+        len(x) * (means.root.T @ means.root + means.bend), torch.stack(rows), rtol=1e-6, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("name", ["dense bag", "sparse bag"])

@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from prunewald.uncertainty.information import BlockMatrices
+from prunewald.uncertainty.information import BlockMatrices, Root
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 DOUBLE, SINGLE = torch.finfo(torch.float64).eps, torch.finfo(torch.float32).eps
 
 
-def block(matrix, bend=None, eps=DOUBLE, mean=None):
+def block(matrix, bend=None, eps=DOUBLE, mean=None, root=None):
     size = len(matrix)
     mean = torch.zeros(size, dtype=torch.float64) if mean is None else mean
-    covariance = torch.eye(size, dtype=torch.float64)
-    return BlockMatrices(("a",), matrix, covariance, mean, bend, samples=100, eps=eps)
+    scores = torch.eye(size, dtype=torch.float64)
+    return BlockMatrices(("a",), matrix, scores, mean, bend, samples=100, eps=eps, root=root)
 
 
 def positive(size, rank, seed=0):
@@ -31,6 +31,32 @@ def test_no_unit_of_a_parameter_matters_to_the_inverse():
     inverse = spectrum.inverted("inverse")
     torch.testing.assert_close(inverse.whole() * units * units[:, None], plain, rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(inverse.diagonal(), inverse.whole().diagonal())
+
+
+@pytest.mark.parametrize("pieces", [[7], [1, 2, 4, 100, 200, 3], [300, 300]])
+def test_a_root_is_that_of_the_sum_of_outer_products(pieces):
+    rows = torch.randn(sum(pieces), 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    root = Root(12, rows.device)
+    for piece in rows.split(pieces):
+        root.add(piece)
+    assert root.value().shape == (min(len(rows), 12), 12)
+    torch.testing.assert_close(root.value().T @ root.value(), rows.T @ rows)
+
+
+def test_an_inverse_by_the_root_loses_half_as_many_digits():
+    small = 3e-6
+    triangle = torch.tensor([[1.0, 1.0, 0.0], [0.0, small, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    rows = torch.tensor([[1.0, 1, 0], [1, -1, 0], [1, 1, 0], [1, -1, 0]], dtype=torch.float64) / 2 @ triangle
+    noise = 1 + torch.rand(1000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    root = Root(3, rows.device)
+    for share in noise / noise.square().sum().sqrt():
+        root.add(rows * share)
+    by_root = block(root.value().T @ root.value(), root=root.value()).spectrum.inverted("inverse")
+    by_matrix = block(root.value().T @ root.value()).spectrum.inverted("inverse")
+    exact = torch.tensor([1 + small**-2, small**-2], dtype=torch.float64)
+    off = [float((found.diagonal() / exact - 1).abs().max()) for found in (by_root, by_matrix)]
+    assert off[0] < 1e-10
+    assert off[1] > 1e-8
 
 
 def test_the_pseudo_inverse_is_that_of_the_matrix_in_its_own_units():

@@ -59,16 +59,18 @@ def _named(problem: Problem, flat: Tensor) -> Sigmas:
 def by_block(problem: Problem, observed: bool) -> Iterator[BlockMatrices]:
     """One block after the other, since the matrices of all may not fit: the data are gone through again for each."""
     for names in _blocks(problem.alive):
-        information, bend, covariance, score = problem.sums(names, observed)
-        count = problem.count
+        root, bend, scores, mean = problem.means(names, observed)
+        information = root.T @ root
+        straight = bend is None or not bool(bend.any())
         yield BlockMatrices(
             names,
-            (information if bend is None else information.add_(bend)).div_(count),
-            covariance.div_(count),
-            score / count,
-            bend=None if bend is None else bend.div_(count),
-            samples=count,
+            information if bend is None else information.add_(bend),
+            scores,
+            mean,
+            bend=bend,
+            samples=problem.count,
             eps=problem.eps,
+            root=root if straight else None,
         )
 
 
@@ -128,7 +130,7 @@ class InverseFisher(_Inverting):
         """Standard errors by parameter name."""
 
         with evaluating(model):
-            problem, dispersion = pose(model, batches, loss, masks).balanced()
+            problem, dispersion = pose(model, batches, loss, masks, double=True).balanced()
 
             def variance(block: BlockMatrices) -> Tensor:
                 return dispersion * block.spectrum.inverted(self.inverse, self.damping).diagonal() / block.samples
@@ -153,11 +155,12 @@ class Sandwich(_Inverting):
         """Standard errors by parameter name."""
 
         def variance(block: BlockMatrices) -> Tensor:
-            bread = block.spectrum.inverted(self.inverse, self.damping).whole()
-            return ((bread @ block.of_told(block.covariance)) * bread).sum(1) / block.samples
+            columns, weights = block.spectrum.inverted(self.inverse, self.damping)
+            scores = ((block.scores[:, block.told] @ columns) * weights) @ columns.T  # each one's share in the errors
+            return scores.square().sum(0) / block.samples
 
         with evaluating(model):
-            return self._marked(solve(pose(model, batches, loss, masks), self.observed, variance))
+            return self._marked(solve(pose(model, batches, loss, masks, double=True), self.observed, variance))
 
 
 @uncertainty("sgd-asymptotic")
@@ -178,7 +181,7 @@ class SGDAsymptotic(Offline):
         """Standard deviations by parameter name."""
 
         with evaluating(model):
-            problem = pose(model, batches, loss, masks)
+            problem = pose(model, batches, loss, masks, double=True)
             sigmas = solve(problem, self.observed, partial(self._variance, problem))
         steps = self.steps or problem.count / self.batch_size
         sigmas.degrees = None  # an iterate is normal, whatever its residuals are

@@ -1,5 +1,6 @@
 """Standard errors online, by batch means of the SGD path."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from prunewald.util.registry import uncertainty
 # Above this `Lengths.doubling` 95 % intervals cover less than 92 %, or little more: results/coverage/batch_means.csv.
 _TOO_SHORT = 1.27
 _TOO_EVEN = 0.8  # with replacement it is 1 or above; with shuffled epochs and batches of one or more, 0.5 to 0.8
+_TOO_LARGE = 2.0  # above this `offset` 95 % intervals of a logistic regression cover less than 92 %, or little more
 _AVERAGED = (
     "tested: the averaged iterate, which the standard errors are of; on a curved loss it is right for small steps only"
 )
@@ -46,9 +48,10 @@ class BatchMeans(Online):
     A standard error if the step size is constant, samples are drawn *with replacement* (in shuffled epochs the noise
     cancels, and sigma is several times too small), and t is long against the mixing time 1 / (step size · smallest
     curvature): `lengths` tells, and a warning comes where intervals cover too little. It cannot tell shuffled epochs by
-    batches of a small part of one; nor that on a curved loss the average of large steps is itself off the optimum:
-    halve the step size and see whether the average stays. Without `samples` and `batch_size` sigma is the plain
-    deviation of the batch means. z is taken as t-distributed, with one degree of freedom less than there are batches.
+    batches of a small part of one. On a curved loss the average of large steps is itself off the optimum: `offset` says
+    how far that may be, with a warning too; halve the step size and see whether the average stays. Without `samples`
+    and `batch_size` sigma is the plain deviation of the batch means. z is taken as t-distributed, with one degree of
+    freedom less than there are batches.
     """
 
     samples: int | None = None
@@ -115,16 +118,27 @@ class BatchMeans(Online):
                 f"{lengths.doubling:.2f} times as much as independent ones would, as in shuffled epochs, so standard "
                 "errors are too small; draw samples with replacement, as RandomSampler(data, replacement=True) does"
             )
+        elif (offset := self.offset(state)) > _TOO_LARGE:
+            warn(
+                f"weights swing so far that on a curved loss their average may be {offset:.1f} standard errors off the "
+                "optimum: halve the step size and see whether the average stays (that of a linear model with squared "
+                "errors does)"
+            )
 
     def sigma(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """The standard error of the averaged iterate."""
-        count, m2 = merged([state["means"]], weight.name)
-        variance = m2 / (count - 1)
-        if self.samples is not None and self.batch_size is not None:
-            seen = self.batch_size * self.length / self.samples  # of the training set, in one batch
-            variance = _lugsail(variance, state["pairs"], weight.name) * (seen + 1 / count)
         batch = [state["batch"]] if state["batch"] else []
-        return Estimate(variance.sqrt_().to(weight.param.device), unmoved([state["means"], *batch], weight))
+        dead = unmoved([state["means"], *batch], weight)
+        return Estimate(self._squared(state, weight.name).sqrt_().to(weight.param.device), dead)
+
+    def _squared(self, state: State, name: str) -> Tensor:
+        """Sigma squared."""
+        count, m2 = merged([state["means"]], name)
+        variance = m2 / (count - 1)
+        if self.samples is None or self.batch_size is None:
+            return variance
+        seen = self.batch_size * self.length / self.samples  # of the training set, in one batch
+        return _lugsail(variance, state["pairs"], name) * (seen + 1 / count)
 
     def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
         """As for a single model, since a weight's error depends on that weight alone."""
@@ -157,12 +171,27 @@ class BatchMeans(Online):
         """Whether the batches of a state were long enough, by the weights that moved."""
         means, pairs = state["means"], state["pairs"]
         steps = means["count"] * self.length
-        single, double = _variance(means), _variance(pairs)
-        step = torch.cat([w.reshape(-1) for w in state["within"].values()]) / steps + single
+        single, double, step = _variance(means), _variance(pairs), _of_steps(state)
         moving = single > 0
         effective = step[moving] * steps / (single[moving] * self.length)
         doubling = 2 * double[moving] / single[moving]
         return Lengths(means["count"], float(doubling.mean()), min(float(effective.median()), steps))
+
+    def offset(self, state: State) -> float:
+        """How far the average may be off the optimum of a curved loss because the steps are large, in standard errors.
+
+        Weights w that swing by s about an optimum have an average that is off by about s² / |w|, if the curvature of
+        the loss changes by itself where they change by themselves. The path does not tell whether it does. NaN for less
+        than four batches, and where sigma is no standard error.
+        """
+        swing, free = _of_steps(state), self.degrees(state)
+        if free <= 2 or not self.standard_error:
+            return math.nan
+        moving = swing > 0
+        # Both in units of the swing, so that the units of no weight matter; t-distributed z vary more than normal ones.
+        errors = _flat({name: self._squared(state, name) for name in state["within"]}) * free / (free - 2)
+        sizes = _flat(self.average(state)).square()
+        return float(((errors / swing)[moving].mean() * (sizes / swing)[moving].mean()) ** -0.5)
 
 
 def _lugsail(variance: Tensor, pairs: State, name: str) -> Tensor:
@@ -174,9 +203,18 @@ def _lugsail(variance: Tensor, pairs: State, name: str) -> Tensor:
     return torch.maximum(2 * twice - variance, variance)
 
 
+def _of_steps(state: State) -> Tensor:
+    """The variance of single iterates: inside the batches, and that of their means."""
+    steps: int = state["means"]["count"] * state["length"]
+    return _flat(state["within"]) / steps + _variance(state["means"])
+
+
 def _variance(block: State) -> Tensor:
-    flat = torch.cat([m2.reshape(-1) for m2 in block["m2"].values()])
-    return flat / max(int(block["count"]) - 1, 1)
+    return _flat(block["m2"]) / max(int(block["count"]) - 1, 1)
+
+
+def _flat(table: dict[str, Tensor]) -> Tensor:
+    return torch.cat([values.reshape(-1) for values in table.values()])
 
 
 def _close_(state: State) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from prunewald.model.masking import Masks, living
 from prunewald.uncertainty.batches import Batches, Samples
 from prunewald.uncertainty.derivatives import Derivatives
+from prunewald.uncertainty.information import Root
 from prunewald.uncertainty.likelihood import (
     Loss,
     gain,
@@ -23,11 +24,18 @@ _ROWS = 1024  # outputs of samples differentiated at a time
 
 
 def pose(
-    model: nn.Module, batches: Batches, loss: Loss, masks: Masks | None, *, passes: int | None = None
+    model: nn.Module,
+    batches: Batches,
+    loss: Loss,
+    masks: Masks | None,
+    *,
+    passes: int | None = None,
+    double: bool = False,
 ) -> "Problem":
     """The problem of a model: its free parameters, and the samples that its loss counts.
 
-    `passes` is how often the data will be gone through; None: several times.
+    `passes` is how often the data will be gone through; None: several times. With `double` a copy of the model computes
+    in double precision, where it can.
     """
     kind = likelihood(loss)
     alive = {n: a for n, a in living(model, masks).items() if model.get_parameter(n).requires_grad}
@@ -37,17 +45,16 @@ def pose(
         )
     if not any(bool(a.any()) for a in alive.values()):
         raise ValueError(f"masks leaves nothing of {', '.join(alive)} alive: a weight is alive where its mask is True")
-    return Problem(
-        model, Samples(batches, loss, passes=passes), kind, alive, torch.ones((), device="cpu"), Derivatives(model)
-    )
+    samples, derivatives = Samples(batches, loss, passes=passes), Derivatives(model, double)
+    return Problem(model, samples, kind, alive, torch.ones((), device="cpu"), derivatives)
 
 
-class Sums(NamedTuple):
-    """What one pass over the data adds up for some parameters, in double precision."""
+class Means(NamedTuple):
+    """What one pass over the data finds for some parameters, as means over samples in double precision."""
 
-    information: Tensor  # expected
+    root: Tensor  # of the expected information: root' root
     bend: Tensor | None  # what the Hessian has beyond it, by the curvature of the model itself, where it was asked for
-    covariance: Tensor  # of the scores, about zero
+    scores: Tensor  # a root of their covariance about zero: scores' scores
     score: Tensor
 
 
@@ -78,7 +85,7 @@ class Problem:
     def outputs(self) -> int:
         """How many numbers the model gives for a sample."""
         with torch.no_grad():
-            return int(self.model(self.batches.first).numel())
+            return int(self.derivatives.output(self.derivatives.fitted(self.batches.first)).numel())
 
     @property
     def gain(self) -> float:
@@ -98,31 +105,35 @@ class Problem:
 
     @property
     def eps(self) -> float:
-        """The relative rounding of the numbers that a derivative is made of: that of the coarsest parameter."""
+        """The relative rounding of the numbers that a derivative is made of: that of the coarsest parameter.
+
+        A copy in double computes better than that; but its weights and inputs were rounded before.
+        """
         return max(torch.finfo(p.dtype).eps for p in self.model.parameters() if p.is_floating_point())
 
     def samples(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The data from their beginning, in pieces of at most `chunk` samples."""
         for x, y in self.batches:
-            yield from zip(x.split(self.chunk), y.split(self.chunk), strict=True)
+            yield from zip(self.derivatives.fitted(x).split(self.chunk), y.split(self.chunk), strict=True)
 
-    def sums(self, names: Sequence[str], observed: bool) -> Sums:
+    def means(self, names: Sequence[str], observed: bool) -> Means:
         """Information, scores and their covariance for the living entries of some parameters, in one pass."""
         alive = torch.cat([self.alive[name].reshape(-1) for name in names]).nonzero()[:, 0]
-        information = torch.zeros(len(alive), len(alive), dtype=torch.float64, device=alive.device)
-        covariance, score = torch.zeros_like(information), torch.zeros_like(alive, dtype=torch.float64)
-        bend = torch.zeros_like(information) if observed else None
+        size, device = len(alive), alive.device
+        root, scores = Root(size, device), Root(size, device)
+        score = torch.zeros_like(alive, dtype=torch.float64)
+        bend = torch.zeros(size, size, dtype=torch.float64, device=device) if observed else None
         for x, y in self.samples():
-            scores = -_rows(self.gradients(names, x, y), lead=1)[:, alive]
-            covariance += scores.T @ scores
-            score += scores.sum(0)
+            rows = -_rows(self.gradients(names, x, y), lead=1)[:, alive]
+            scores.add(rows)
+            score += rows.sum(0)
             for factors in self.factors(names, x, y):
-                rows = _rows(factors, lead=2)[:, alive]
-                information += rows.T @ rows
+                root.add(_rows(factors, lead=2)[:, alive])
             if bend is not None:
                 for part, at in zip(bend.split(self.columns), alive.split(self.columns), strict=True):
                     part += self.derivatives.hessian(self._residual, names, at, x, y)[:, alive]
-        return Sums(information, bend, covariance, score)
+        n = self.count
+        return Means(root.value() / n**0.5, None if bend is None else bend / n, scores.value() / n**0.5, score / n)
 
     def gradients(self, names: Sequence[str], x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The gradient of each sample's negative log-likelihood, by parameter."""
@@ -155,7 +166,7 @@ class Problem:
         total = torch.zeros((), dtype=torch.float64, device="cpu")
         with torch.no_grad():
             for x, y in self.samples():
-                output = self.model(x)
+                output = self.derivatives.output(x)
                 residuals = (output.double() - y.reshape(output.shape)).reshape(len(x), -1)
                 total = total + residuals.square().sum(0)
         variance = total / (self.degrees() or self.count)

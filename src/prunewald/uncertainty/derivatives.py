@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import TypeAlias
 
 import torch
@@ -19,13 +20,26 @@ class Derivatives:
     """Derivatives by a model's parameters, of numbers that a head makes of the output and the target of one sample.
 
     torch.func takes many samples at once, but not through recurrent layers, sparse embeddings and whatever else it has
-    no rule for. From the first piece that it cannot take on, samples go through the model one by one.
+    no rule for. From the first piece that it cannot take on, samples go through the model one by one. With `double` it
+    is a copy in double precision that computes, unless it cannot take the first inputs.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, double: bool = False) -> None:
+        self._given = self._model = model
+        self._double = double  # whether a copy in double precision is still to be tried
         self._singly = False  # whether torch.func was found not to be able
         self._columns_singly = False  # the same of second derivatives
+
+    def fitted(self, x: Tensor) -> Tensor:
+        """Inputs as the model takes them: in double, where a copy of it computes in double."""
+        if self._double:
+            self._model, self._double = _in_double(self._model, x[:1]), False
+        return x if self._model is self._given else _wider(x)
+
+    def output(self, x: Tensor) -> Tensor:
+        """What the model gives for fitted inputs."""
+        found: Tensor = self._model(x)
+        return found
 
     def jacobian(self, head: Head, names: Sequence[str], x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The derivatives of each number of each sample, by parameter: (samples, numbers, *shape)."""
@@ -112,6 +126,23 @@ class Derivatives:
                 "observed=False, or layers that have them (for an EmbeddingBag, an Embedding and its mean)"
             ) from error
         return torch.stack([torch.cat([g.reshape(-1) for g in row]) for row in rows]).detach()
+
+
+def _in_double(model: nn.Module, x: Tensor) -> nn.Module:
+    """A copy of a model that computes in double precision; the model itself where it does, or where none can be had."""
+    if all(param.dtype == torch.float64 for param in model.parameters()):
+        return model
+    try:
+        twin = deepcopy(model).double()
+        with torch.no_grad():
+            twin(_wider(x))
+    except (RuntimeError, TypeError):  # a device without doubles, a layer of a fixed type, what cannot be copied
+        return model
+    return twin
+
+
+def _wider(x: Tensor) -> Tensor:
+    return x.double() if x.is_floating_point() else x
 
 
 def _gradient(number: Tensor, params: Sequence[Tensor], graph: bool = False) -> list[Tensor]:

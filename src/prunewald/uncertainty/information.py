@@ -14,6 +14,27 @@ _DOUBLE = torch.finfo(torch.float64).eps
 _LEAST = 32  # a model rounds its derivatives several times, however few parameters it has
 
 
+class Root:
+    """A triangular R with R'R the sum of the outer products of rows that are read and let go.
+
+    That sum itself has the square of R's condition, so that an inverse made of it loses twice as many digits.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._rows = [torch.zeros(0, size, dtype=torch.float64, device=device)]
+
+    def add(self, rows: Tensor) -> None:
+        """Take in more rows; they are kept until they are as many as a decomposition is worth."""
+        self._rows.append(rows)
+        if sum(map(len, self._rows)) > 2 * rows.shape[1] + _LEAST:
+            self._rows = [self.value()]
+
+    def value(self) -> Tensor:
+        """R: as many rows as there are columns, or as there were rows if these are fewer."""
+        found: Tensor = torch.linalg.qr(torch.cat(self._rows), mode="r").R
+        return found
+
+
 class Factors(NamedTuple):
     """A symmetric matrix as `columns` diag(`weights`) `columns`'."""
 
@@ -37,6 +58,7 @@ class Spectrum:
     vectors: Tensor
     scale: Tensor  # the root of the diagonal
     keep: Tensor
+    root: Tensor | None = None  # its own square root, where that is known better: root' root is the scaled matrix
 
     @property
     def rank(self) -> int:
@@ -59,12 +81,18 @@ class Spectrum:
         if how == "damped":
             return Factors(columns, 1 / (self.values + damping))
         if bool(self.keep.all()):
-            return Factors(columns, 1 / self.values)
+            return Factors(columns, 1 / self.values) if self.root is None else self._by(self.root)
         if how == "inverse":
             return Factors(columns, torch.full_like(self.values, torch.nan))
         unknown, _ = torch.linalg.qr(columns[:, ~self.keep])
         known = columns[:, self.keep]
         return Factors(known - unknown @ (unknown.T @ known), 1 / self.values[self.keep])
+
+    def _by(self, root: Tensor) -> Factors:
+        """The inverse by the root, whose condition is the root of the matrix's own."""
+        triangle = torch.linalg.qr(root, mode="r").R
+        columns = torch.linalg.solve_triangular(triangle, torch.eye(len(triangle)).to(triangle), upper=True)
+        return Factors(columns / self.scale[:, None], torch.ones_like(self.scale))
 
 
 @dataclass(frozen=True)
@@ -73,11 +101,17 @@ class BlockMatrices:
 
     names: tuple[str, ...]
     information: Tensor  # the mean over samples, squared errors in units of their variance
-    covariance: Tensor  # of the scores, in the same units
+    scores: Tensor  # a root of their covariance, in the same units: scores' scores
     mean: Tensor  # of the scores
     bend: Tensor | None  # the part of the information that is no sum of outer products, of an observed one
     samples: int
     eps: float  # the rounding of the derivatives that the information was made of
+    root: Tensor | None = None  # of the information, where that is a sum of outer products: root' root
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """That of the scores."""
+        return self.scores.T @ self.scores
 
     @cached_property
     def told(self) -> Tensor:
@@ -95,7 +129,8 @@ class BlockMatrices:
             )
         scale = _scale(matrix)
         values, vectors = torch.linalg.eigh(matrix / scale / scale[:, None])
-        return Spectrum(values, vectors, scale, values.abs() > self._rounding(values, max(len(values), _LEAST)))
+        keep = values.abs() > self._rounding(values, max(len(values), _LEAST))
+        return Spectrum(values, vectors, scale, keep, None if self.root is None else self.root[:, self.told] / scale)
 
     def _rounding(self, values: Tensor, size: int) -> float:
         """The eigenvalue, of the scaled information, below which there is nothing but rounding.
@@ -138,7 +173,7 @@ class BlockMatrices:
 
     def z(self) -> Tensor:
         """The mean scores in units of their standard errors, where a score varies."""
-        error = (self.covariance.diagonal() / self.samples).sqrt()
+        error = (self.scores.square().sum(0) / self.samples).sqrt()
         return (self.mean / error)[error > 0]
 
     def diagnosed(self, variance: Tensor) -> BlockDiagnosis:
