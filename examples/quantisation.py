@@ -1,8 +1,8 @@
 """Quantisation: after pruning, the surviving weights of a layer share a few values, which train on.
 
-Four values a layer are two bits a weight. Over six seeds the clustering alone brought 81.8 % down to 68.9 %; after
-three epochs of the same loop, which then moves the four values, it was 79.9 % (Han, Mao & Dally, 2016). Thirty-two
-values cost nothing to begin with. Fifteen evenly spaced ones, trained at four bits, came to 82.4 %.
+Two values a layer are one bit a weight. Over six seeds the clustering alone brought 83.9 % down to 73.4 %; after
+three epochs of the same loop, which then moves the two values, it was 80.8 % (Han, Mao & Dally, 2016). Thirty-two
+values cost nothing to begin with. Fifteen evenly spaced ones, trained at four bits, came to 84.2 %.
 """
 
 import copy
@@ -30,7 +30,7 @@ def main() -> dict[str, float]:
     masks = pruner.masks
     pruner.detach()
 
-    ways = {"32 values": (SharedValues, 32), "4 values": (SharedValues, 4), "4 bits": (LinearValues, 4)}
+    ways = {"32 values": (SharedValues, 32), "2 values": (SharedValues, 2), "4 bits": (LinearValues, 4)}
     for name, (quantise, number) in ways.items():
         copied, its_optimizer = copy.deepcopy((model, optimizer))
         its_pruner = pw.Pruner(copied, its_optimizer)

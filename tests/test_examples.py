@@ -22,12 +22,12 @@ def batchnorm(found: Numbers) -> bool:
 
 
 def distillation(found: Numbers) -> bool:
-    return found["distilled"] > 0.78 and found["distilled"] > found["pruned"] + 0.05
+    return found["distilled"] > 0.78 and found["distilled"] > max(found["pruned"] + 0.02, found["alone"])
 
 
 def quantisation(found: Numbers) -> bool:
-    few = found["32 values, distinct"] <= 32 and found["4 values, distinct"] <= 4 and found["4 bits, distinct"] <= 15
-    return few and found["4 values, trained"] > found["4 values"] + 0.05 and found["32 values"] > 0.78
+    few = found["32 values, distinct"] <= 32 and found["2 values, distinct"] <= 2 and found["4 bits, distinct"] <= 15
+    return few and found["2 values, trained"] > found["2 values"] + 0.03 and found["32 values"] > 0.78
 
 
 def regularisation(found: Numbers) -> bool:

@@ -94,10 +94,15 @@ BOTH = [little(epochs=1, retrain_epochs=1, iterative=iterative) for iterative in
 ROWS = ("abs", "pseudo:1e-4:formula", "pseudo:0.01", "moment:1")
 
 
-def test_one_shot_is_train_prune_retrain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A Pruner would call nothing dead in so short a training; the lab goes by the window, whatever its length.
+@pytest.fixture
+def dead_by_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Pruner would call nothing dead in so short a training; the lab goes by the window, whatever its length."""
     plainly = pw.PseudoBootstrap.init
     monkeypatch.setattr(pw.PseudoBootstrap, "init", lambda self, weights: {**plainly(self, weights), "marked": True})
+
+
+@pytest.mark.usefixtures("dead_by_window")
+def test_one_shot_is_train_prune_retrain(tmp_path: Path) -> None:
     chosen, data = little(rows=ROWS, repetitions=1, first_seed=5), raw()
     records = by_key(run(tmp_path, chosen))
     for row in ROWS:
@@ -124,6 +129,7 @@ def test_one_shot_is_train_prune_retrain(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("dead_by_window")
 @pytest.mark.parametrize(("experiment", "rows"), [("fashion-mnist", ROWS), ("mnist", ("moment:1",))])
 def test_iterative_is_one_chain_through_the_levels(tmp_path: Path, experiment: str, rows: tuple[str, ...]) -> None:
     """Sigma is that of the last training, over the weights that survive; what is pruned stays so."""
