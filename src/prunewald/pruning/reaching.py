@@ -1,5 +1,6 @@
 """Where a gradient of the data arrives: what none reaches is dead."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ from prunewald.core.base import State
 from prunewald.distributed import in_any
 from prunewald.model.penalties import tracing, without_penalties
 from prunewald.pruning.resuming import check_states, packed, unpacked
-from prunewald.util.tensors import accumulator
+from prunewald.util.tensors import accumulator, capturing
 from prunewald.util.trees import copied
 
 _MARKS = {"current": 1, "previous": 2, "observed": 4}  # the bits of a mark, by their names in a checkpoint
 _NOW, _BEFORE, _OBSERVED = _MARKS.values()
+_FEW = 0.5  # where no more than this share of rows by columns is left to look at, only these are
 
 
 @dataclass(eq=False)
@@ -57,6 +59,7 @@ class Reach:
         self._left: dict[str, int] = {}  # steps for which what was observed still holds
         self._heard: set[str] = set()  # whose gradient came by a backward pass since the last step
         self._full: set[str] = set()  # what is marked everywhere in this block
+        self._open: dict[str, tuple[Tensor, Tensor]] = {}  # of what nearly is: the rows and columns that are not
 
     # ---- marking ---------------------------------------------------------------------------------------------------
 
@@ -101,18 +104,24 @@ class Reach:
             grad = grad.coalesce()
             at = tuple(grad.indices())
             marks[at] = marks[at] | self._bits(grad.values())
+        elif self._bit == _NOW and name in self._open:
+            rows, columns = (place.to(grad.device) for place in self._open[name])
+            some = grad.index_select(0, rows).reshape(len(rows), -1).index_select(1, columns)
+            table, place = marks.view(len(marks), -1), (rows[:, None], columns)
+            table[place] = table[place] | self._bits(some)
         else:
             marks.bitwise_or_(self._bits(grad))
 
     def _bits(self, values: Tensor) -> Tensor:
         """The mark where a value is not zero; nothing of a gradient with inf or NaN, whose step is skipped."""
         some = values.bool()  # several times faster than a comparison
-        finite = values.sum(dtype=accumulator(values)).isfinite()
+        total = values.sum(dtype=accumulator(values))
         if not values.is_cpu:
-            some.logical_and_(finite)  # nothing waits for the device
-        elif not finite:
+            some.logical_and_(total.isfinite())  # nothing waits for the device
+        elif not math.isfinite(total):
             some.zero_()
-        return some if self._bit == _NOW else some.to(torch.uint8).mul_(self._bit)
+        bits = some.view(torch.uint8)  # of the marks' own type, or they would be widened
+        return bits if self._bit == _NOW else bits.mul_(self._bit)
 
     @torch.no_grad()
     def update_(self, at: int) -> None:
@@ -135,6 +144,7 @@ class Reach:
         marks = self._marks.get(name)
         if self._on and self._steps[name] % self.length == 0:
             self._full.discard(name)
+            self._open.pop(name, None)
             if marks is not None:
                 marks.copy_((marks & _NOW) * _BEFORE | marks & _OBSERVED)
         if name in self._left:
@@ -145,15 +155,18 @@ class Reach:
                     marks.bitwise_and_(_NOW | _BEFORE)
 
     def _look_full_(self, names: Sequence[str]) -> None:
-        """Find what is marked everywhere, so that nothing is left to look for; seldom, since devices are waited for."""
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        """Find where marks are missing yet, so that no more is looked at; seldom, since devices are waited for."""
+        if capturing():
             return
-        due = [
-            n for n in names if n in self._marks and n not in self._full and _power_of_two(self._steps[n], self.length)
-        ]
-        if due:
-            full = [(self._marks[name] & _NOW).all().cpu() for name in due]
-            self._full.update(name for name, every in zip(due, full, strict=True) if every)
+        for name in names:
+            if name in self._marks and name not in self._full and _power_of_two(self._steps[name], self.length):
+                marks = self._marks[name]
+                missing = (marks.view(len(marks), -1) & _NOW) == 0
+                rows, columns = (missing.any(axis).nonzero()[:, 0] for axis in (1, 0))
+                if not len(rows):
+                    self._full.add(name)
+                elif len(rows) * len(columns) <= _FEW * marks.numel():
+                    self._open[name] = rows, columns
 
     @contextmanager
     def observing(self) -> Iterator[list[str]]:
