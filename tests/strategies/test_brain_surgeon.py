@@ -154,6 +154,24 @@ def test_a_dict_by_layer_and_what_no_gradient_reaches():
     torch.testing.assert_close(model[0].weight[:, :4], before[:, :4])
 
 
+@pytest.mark.parametrize("scope", [None, "layer", "global", "lamp", "module"])
+@pytest.mark.parametrize("shares", [{"0": 0.5}, {"0.weight": 0.5, "0.bias": 0.25}, {"2": 0.5, "0.bias": 0.5}])
+def test_in_a_dict_each_has_its_own_count_and_the_others_stay(scope, shares):
+    model, _, data = trained()
+    pruner = pw.Pruner(model, criterion="abs", scope=scope, targets=["0", "0.bias", "2"])
+    expected = pruner.choose(shares)[1]
+    report = optimal_brain_surgeon(pruner, data, F.cross_entropy, shares)
+    assert [row.kept for row in report.rows] == [row.kept for row in expected.rows]
+    assert report.kept < report.weights
+
+
+@pytest.mark.parametrize(("sparsity", "scope"), [(0.5, "lamp"), ({"0": 0.5}, "layer")])
+def test_the_report_names_the_scope_that_a_default_pruner_takes(sparsity, scope):
+    model, _, data = trained()
+    pruner = pw.Pruner(model)
+    assert optimal_brain_surgeon(pruner, data, F.cross_entropy, sparsity).scope == scope
+
+
 def test_slices():
     model, _, data = trained()
     pruner = pw.Pruner(model, criterion="abs", targets=["0.weight[:4]", "0.weight[8:]"])
@@ -175,7 +193,7 @@ def test_what_cannot_be_is_said_and_leaves_the_model_alone(monkeypatch):
     model, _, data = trained()
     refused("singular.*damping=0.1", model, data, damping=0)
     refused("damping=-1", model, data, damping=-1)
-    refused(r"Filter\(", model, data, pattern="filter")
+    refused(r"Filter\([^)]*\): use", model, data, pattern="filter")
     refused("scope='row'", model, data, scope="row")
     refused("sparsity=1.5", model, data, sparsity=1.5)
     model[2].weight.requires_grad_(False)

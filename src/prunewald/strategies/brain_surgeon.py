@@ -45,8 +45,9 @@ def optimal_brain_surgeon(
     what the data hardly tell are too long otherwise. What no gradient reaches goes first. H is computed once a call:
     call it with rising sparsities to have it anew.
 
-    Each target loses as many weights as the Pruner's `scope` says; with "global" one order decides over all. For models
-    of up to 5,000 parameters. On any error the model is as it was.
+    Each target loses as many weights as the Pruner's `scope` says; with "global" one order decides over all, but where
+    `sparsity` is a dict, what it names has its own count and the rest loses none. For models of up to 5,000 parameters.
+    On any error the model is as it was.
     """
     _check(pruner, damping)
     _, asked = pruner.choose(sparsity)
@@ -62,14 +63,14 @@ def optimal_brain_surgeon(
             raise ValueError(f"{fixed[0]!r} does not require gradients, so nothing tells its loss: ignore={fixed[0]!r}")
         (block,) = by_block(problem, observed=False)
     point = torch.cat([param[problem.alive[name]].double() for name, param in problem.params.items()])
-    pools = _pools(pruner, asked, _places(problem))
+    pools = _pools(pruner, asked, _places(problem), by_name=isinstance(sparsity, Mapping))
     removed = _remove_(point, _inverse(block, damping), block.told, pools)
     sizes = [int(alive.sum()) for alive in problem.alive.values()]
     masks = pruner.masks
     for (name, alive), gone in zip(problem.alive.items(), removed.split(sizes), strict=True):
         if name in masks:
             masks[name][alive] = ~gone
-    report = _report(pruner, masks)
+    report = _report(pruner, masks, asked.scope)
     with torch.no_grad():
         for (name, alive), values in zip(problem.alive.items(), point.split(sizes), strict=True):
             param = pruner.model.get_parameter(name)
@@ -85,9 +86,10 @@ def _check(pruner: Pruner, damping: float) -> None:
     if pruner.at_work:
         raise ValueError(f"this Pruner is in the middle of a {pruner.at_work}: finish it, or make a new Pruner")
     if not pruner.pattern.single or isinstance(pruner.scope, Row):
+        scope = "" if pruner.scope is None else f" and scope={name_of('scope', pruner.scope)!r}"
         raise ValueError(
-            f"Optimal Brain Surgeon takes single weights of whole tensors, and this Pruner has {pruner.pattern!r} and "
-            f"scope={name_of('scope', pruner.scope)!r}: use pattern='element' and scope='layer'"
+            "Optimal Brain Surgeon takes single weights of whole tensors, and this Pruner has "
+            f"{pruner.pattern!r}{scope}: use pattern='element' and scope='layer'"
         )
 
 
@@ -116,12 +118,13 @@ def _places(problem: Problem) -> dict[str, Tensor]:
     return places
 
 
-def _pools(pruner: Pruner, asked: Report, places: dict[str, Tensor]) -> list[_Pool]:
-    """Which weights compete, by the scope of the Pruner, and how many of them are to go."""
-
+def _pools(pruner: Pruner, asked: Report, places: dict[str, Tensor], *, by_name: bool) -> list[_Pool]:
+    """Which weights compete, and how many of them are to go: by the Pruner's scope, or each target `by_name`."""
     scope = pruner.scope or Layer()  # by default each tensor has its own count
 
     def group(part: Slice) -> str:
+        if by_name:  # each has its own share, and what is not named loses nothing
+            return part.name
         return "" if scope.together else layer_of(part) if scope.whole_layers else part.name
 
     pools: dict[str, _Pool] = {}
@@ -155,7 +158,7 @@ def _remove_(point: Tensor, inverse: Tensor, told: Tensor, pools: Sequence[_Pool
     return removed
 
 
-def _report(pruner: Pruner, masks: Mapping[str, Tensor]) -> Report:
+def _report(pruner: Pruner, masks: Mapping[str, Tensor], scope: str) -> Report:
     """What these masks are; before anything is moved, so that magnitudes are those that there were."""
     rows, weights, before = [], pruner.targets(), pruner.masks
     for part in pruner.slices:
@@ -163,4 +166,4 @@ def _report(pruner: Pruner, masks: Mapping[str, Tensor]) -> Report:
         ranked, kept = Ranked(weight.abs(), weight).by_magnitude(part.take(before[part.param])), int(keep.sum())
         overlap = int((Element()(ranked, kept) & keep).sum()) / max(kept, 1)
         rows.append(TensorReport(part.name, tuple(keep.shape), keep.numel(), kept, None, None, math.nan, overlap))
-    return Report(rows, "OptimalBrainSurgeon()", "", name_of("scope", pruner.scope))
+    return Report(rows, "OptimalBrainSurgeon()", "", scope)
