@@ -34,7 +34,7 @@ PAIRS = [(c, u) for c in CRITERIA for u in (ONLINE if c in SIGMA else ["second-m
 # Schedules that a few steps are enough for; one that is not here trains for as long as its defaults say.
 SHORT = {"cubic": pw.Cubic(0.8, begin=2, end=9, every=3), "stairs": pw.Stairs((0.3, 0.8), begin=3, every=4)}
 # What parts offer their users beyond their fields and what the base class has; the library calls none of it.
-BEYOND = {"batch-means": {"lengths"}}
+BEYOND = {"batch-means": {"lengths", "offset"}}
 
 # Windows are meant for longer trainings than these.
 pytestmark = [

@@ -19,15 +19,22 @@ def pass_gradients(model: nn.Module, params: Sequence[Tensor], batches: Batches,
 
     Gradients that were kept, buffers, modes and torch's random numbers are as before.
     """
-    function, found = as_function(loss), False
-    with _untouched(model), plain_autograd():
+    if not params:
+        raise ValueError(
+            "no target requires gradients, so nothing reaches any: requires_grad_(True) on the layers to see"
+        )
+    function, found, reached = as_function(loss), False, False
+    with torch.inference_mode(False), torch.enable_grad(), _untouched(model), plain_autograd():
         for x, y in islice(_moved(batches, params[0].device), limit):
             found = True
             number = function(model(x), y).sum()
-            if number.requires_grad:
+            if number.requires_grad and number.isfinite():
+                reached = True
                 torch.autograd.grad(number, params, allow_unused=True)
     if not found:
         raise ValueError(EMPTY.format(type(batches).__name__))
+    if not reached:
+        raise ValueError("no batch gave a loss that is finite and has a gradient: give the loss of the model's outputs")
 
 
 def _moved(batches: Iterable[Any], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:

@@ -318,8 +318,8 @@ def _remedy(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -
         )
     if optimizers:
         return (
-            "a Pruner attached at least 100 steps earlier averages its own; so do uncertainty=SecondMoment() or "
-            "PseudoBootstrap(), given before training"
+            "a Pruner averages its own over 100 steps from attaching, or from the last pruning, on; so do "
+            "uncertainty=SecondMoment() or PseudoBootstrap(), given before training"
         )
     return (
         "data give sigma: prune(..., uncertainty=pw.uncertainty.FisherDiagonal().estimate(model, batches, loss)); so "

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
+from weakref import WeakMethod, finalize
 
 import torch
 from torch import Tensor
@@ -24,13 +25,14 @@ _FEW = 0.5  # where no more than this share of rows by columns is left to look a
 
 @dataclass(eq=False)
 class _Ear:
-    """A hook on a parameter, to be told from those of others."""
+    """A hook on a parameter, to be told from those of others; it keeps nobody alive."""
 
-    hear: Callable[[str, Tensor], None]
+    hear: WeakMethod[Callable[[str, Tensor], None]]
     name: str
 
     def __call__(self, grad: Tensor) -> None:
-        self.hear(self.name, grad)
+        if hear := self.hear():
+            hear(self.name, grad)
 
 
 class Reach:
@@ -70,7 +72,9 @@ class Reach:
             if param.requires_grad and (hooked is not param or not self._is_last(name)):
                 if handle is not None:
                     handle.remove()
-                self._hooks[name] = param, param.register_hook(_Ear(self._hear, name))
+                handle = param.register_hook(_Ear(WeakMethod(self._hear), name))
+                self._hooks[name] = param, handle
+                finalize(self, handle.remove)
 
     def _hear(self, name: str, grad: Tensor) -> None:
         """A gradient arrives."""
@@ -174,6 +178,7 @@ class Reach:
         names = [name for name, param in self._params.items() if param.requires_grad]
         heard, own = self._heard.copy(), dict(self._hooks)
         for name in names:
+            self._left.pop(name, None)
             if name in self._marks:
                 self._marks[name].bitwise_and_(_NOW | _BEFORE)
         self._hook_(names)
@@ -188,9 +193,12 @@ class Reach:
 
     # ---- what it tells ---------------------------------------------------------------------------------------------
 
-    def dead(self, name: str) -> Tensor | None:
-        """True where no gradient of the data arrived, in any of the processes that train together; None: unknown."""
-        enough = name in self._left or self._steps.get(name, 0) >= self.length
+    def dead(self, name: str, patience: int = 0) -> Tensor | None:
+        """True where no gradient of the data arrived, in any of the processes that train together; None: unknown.
+
+        With `patience` it is unknown before so many steps too.
+        """
+        enough = name in self._left or self._steps.get(name, 0) >= max(self.length, patience)
         return self._unreached(name) if enough and self._params[name].requires_grad else None
 
     def idle(self, name: str) -> bool:

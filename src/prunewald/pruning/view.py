@@ -1,6 +1,7 @@
 """What can be read of a Pruner: what it was given, what it holds, and what it computes when asked."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from html import escape
 from operator import attrgetter
@@ -166,8 +167,9 @@ class PrunerView:
         self._check_whole()
         found = {name: self._subject.reach.dead(name) for name in self._params}
         if any(dead is None and self._params[name].requires_grad for name, dead in found.items()):
-            estimates = self._subject.estimates(sigma_source(self._choices, self._subject.watcher.seen()))
-            found = {name: estimate.dead for name, estimate in estimates.items()}
+            with suppress(ValueError):  # no sigma can be told of, so nothing more is known
+                estimates = self._subject.estimates(sigma_source(self._choices, self._subject.watcher.seen()))
+                found = {name: estimate.dead for name, estimate in estimates.items()}
         return {name: dead for name, dead in found.items() if dead is not None}
 
     @property

@@ -189,7 +189,7 @@ class Reading:
         """What the estimator tells of a parameter."""
         assert self.online is not None
         optimizer, state = self.optimizers.get(weight.name), self.states[weight.name]
-        weight.dead = None if self.reach is None else self.reach.dead(weight.name)
+        weight.dead = None if self.reach is None else self.reach.dead(weight.name, self.online.patience)
         try:
             estimate = self.online.sigma(state, weight, optimizer)
         except ValueError as error:

@@ -91,7 +91,9 @@ class Spectrum:
     def _by(self, root: Tensor) -> Factors:
         """The inverse by the root, whose condition is the root of the matrix's own."""
         triangle = torch.linalg.qr(root, mode="r").R
-        columns = torch.linalg.solve_triangular(triangle, torch.eye(len(triangle)).to(triangle), upper=True)
+        columns = torch.linalg.solve_triangular(
+            triangle, torch.eye(len(triangle), dtype=triangle.dtype, device=triangle.device), upper=True
+        )
         return Factors(columns / self.scale[:, None], torch.ones_like(self.scale))
 
 

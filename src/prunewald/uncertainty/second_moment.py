@@ -108,7 +108,7 @@ class SecondMoment(Online):
 
     def init(self, weights: Weights) -> State:
         """No average yet."""
-        return {"steps": 0, "average": {}} | ({"calls": 0} if self.every > 1 else {})
+        return {"steps": {}, "average": {}} | ({"calls": 0} if self.every > 1 else {})
 
     def update_(self, state: State, weights: Weights, optimizer: Optimizer | None) -> None:
         """Average the squared gradients of the weights the optimizer keeps no average for."""
@@ -119,13 +119,20 @@ class SecondMoment(Online):
         own = {n: w for n, w in weights.items() if isinstance(mean_square_state(optimizer, w, stepped=True), str)}
         if not own:
             return
-        took = step_taken(optimizer)
-        state["steps"] = state["steps"] + (1 if took is None else took)
+        took, steps = step_taken(optimizer), state["steps"]
         for name, weight in own.items():
             average = state["average"].get(name)
+            if average is None and weight.grad is None:
+                continue  # frozen until now: its average begins with its first gradient
+            steps[name] = steps.get(name, 0) + (1 if took is None else took)
             if average is None:
                 average = torch.zeros_like(weight, dtype=accumulator(weight))
             state["average"][name] = self._averaged(average.to(weight.device), weight.grad, took)
+
+    def resumed(self, saved: State, weights: Weights) -> State:
+        """With steps counted by parameter: earlier states have one count for all."""
+        steps = saved["steps"]
+        return saved if isinstance(steps, dict) else saved | {"steps": dict.fromkeys(saved["average"], steps)}
 
     def _averaged(self, average: Tensor, grad: Tensor | None, took: Tensor | None) -> Tensor:
         new = average.mul_(self.decay) if took is None else average * self.decay
@@ -145,12 +152,13 @@ class SecondMoment(Online):
         kept = mean_square_state(optimizer, weight.param)
         if not isinstance(kept, str) and couples_decay(optimizer, kept.group):
             return f"{type(optimizer).__name__} adds its weight decay to the gradient"
-        steps, needed = int(state["steps"] * self.every if isinstance(kept, str) else kept.steps), self.patience
+        steps = int(state["steps"].get(weight.name, 0) if isinstance(kept, str) else kept.steps)
+        needed = self.patience
         return "" if steps >= needed else f"{steps:,} of {needed:,} steps are in the second moment"
 
     def seen(self, state: State) -> dict[str, int]:
         """What it has an average of its own of."""
-        return {name: int(state["steps"]) for name, average in state["average"].items() if average.any()}
+        return {name: int(state["steps"][name]) for name, average in state["average"].items() if average.any()}
 
     def check(self, state: State, weights: Weights) -> None:
         """Whether there is a second moment is seen tensor by tensor, when sigma is asked for."""
@@ -168,9 +176,9 @@ class SecondMoment(Online):
             return Estimate(sigma.mul_(self._factor), dead)
         if weight.scale is None:
             # The median over the living weights becomes the layer's spread; one weight has none to be scaled to.
-            living = sigma
-            if weight.alive is not None or dead.any():
-                moving = ~dead & sigma.isfinite()  # a gradient may be too small for its square
+            living, finite = sigma, sigma.isfinite()  # one that is reached may have no square yet, or too small a one
+            if weight.alive is not None or dead.any() or not finite.all():
+                moving = finite.logical_and_(~dead)
                 living = sigma[moving if weight.alive is None else weight.alive & moving]
             weight.scale = weight.spread / lower_median(living) if living.numel() > 1 else 1.0
         return Estimate(sigma.mul_(weight.scale), dead)
@@ -210,13 +218,14 @@ class SecondMoment(Online):
     def _own_average(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Tensor:
         """The average that was run here, where the optimizer keeps none; in a tensor of its own."""
         average = state["average"].get(weight.name)
-        if average is None or int(state["steps"]) == 0:
+        steps = int(state["steps"].get(weight.name, 0))
+        if average is None or steps == 0:
             raise ValueError(
                 f"no second moment for {weight.name!r}: {mean_square_state(optimizer, weight.param)}, and no step was "
                 "seen since the Pruner was attached or last pruned; attach it before training, or use "
                 "criterion=Magnitude()"
             )
-        corrected: Tensor = average / (1 - self.decay ** int(state["steps"]))
+        corrected: Tensor = average / (1 - self.decay**steps)
         return corrected
 
 
