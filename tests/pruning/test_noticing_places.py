@@ -1,5 +1,7 @@
 """Other tensors in the places of pruned ones: replaced, loaded and not used yet, on no device, behind torch.compile."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -162,6 +164,48 @@ def test_what_was_loaded_into_a_surgery_is_there_once_it_is_let_go(let_go):
     assert zeros(model) > 0.5
     getattr(surgery, let_go)()
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("let_go", ["detach", "reset", "load_state_dict"])
+def test_a_load_over_a_load_is_the_one_that_counts(let_go, assign):
+    model, _, pruner = pruned(0.5)
+    saved = deepcopy(pruner.state_dict())
+    good = {name: tensor * 3 for name, tensor in model.state_dict().items()}
+    model.load_state_dict(dense())
+    model.load_state_dict({name: tensor.clone() for name, tensor in good.items()}, assign=assign)
+    model(batch(0)[0])  # nothing to warn of
+    model.load_state_dict(dense())
+    model.load_state_dict({name: tensor.clone() for name, tensor in good.items()}, assign=assign)
+    getattr(pruner, let_go)(*[saved] * (let_go == "load_state_dict"))
+    assert all(torch.equal(tensor, good[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("let_go", ["detach", "reset"])
+def test_what_is_written_after_a_load_stays_once_the_zeros_are_let_go(let_go):
+    model, _, pruner = pruned()
+    state = dense()
+    model.load_state_dict(state)
+    with torch.no_grad():
+        model[0].weight.fill_(7.0)
+        model[2].weight[0] = 7.0
+    getattr(pruner, let_go)()
+    assert (model[0].weight == 7).all()
+    assert (model[2].weight[0] == 7).all()
+    assert torch.equal(model[2].weight[1:], state["2.weight"][1:]), "the rest is what was loaded"
+
+
+def test_what_was_loaded_is_given_back_to_a_model_that_was_moved():
+    model, _, pruner = pruned()
+    state = dense()
+    model.load_state_dict(state)
+    model.double()
+    pruner.detach()
+    assert torch.equal(model[0].weight, state["0.weight"].double())
+    model, _, pruner = pruned()
+    model.load_state_dict(state)
+    model.to("meta")
+    pruner.detach()
 
 
 def test_masks_that_are_set_after_a_load_keep_what_it_brought():

@@ -128,9 +128,14 @@ class Guard:
 
     @torch.no_grad()
     def put_back_(self) -> None:
-        """Give the weights back what was loaded and not used yet: other masks come next, or none."""
+        """Give the pruned weights back what was loaded and not used yet: other masks come next, or none.
+
+        What was written to the tensor since then stays as it is.
+        """
         for name, values in self.loaded.items():
-            self.zeros.params[name].copy_(values)
+            param = self.zeros.params[name]
+            if param.shape == values.shape and not param.is_meta:
+                param.copy_(torch.where(self.zeros.mask(name) | (param != 0), param, values.to(param)))
         self.loaded = {}
 
     def settle(self) -> None:
@@ -178,6 +183,8 @@ class Guard:
         self.find()
         with torch.no_grad():
             for name in names:
+                if self.zeros.touched([name]):  # what an earlier load brought was loaded over
+                    self.loaded.pop(name, None)
                 if self.zeros.revived(name):
                     self.loaded[name] = self.zeros.params[name].detach().clone()
                     self.zeros.hold_(name)
