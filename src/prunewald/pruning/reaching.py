@@ -48,6 +48,7 @@ class Reach:
     def __init__(self, params: Mapping[str, Tensor], owners: Sequence[Sequence[str]], length: int, on: bool) -> None:
         self._params, self._owners, self.length, self._on = params, owners, length, on
         self._hooks: dict[str, tuple[Tensor, Any]] = {}
+        self._end = finalize(self, _unhook_, self._hooks)  # also where nobody lets go of it
         self._bit = _NOW
         self.restart()
         if on:
@@ -72,9 +73,7 @@ class Reach:
             if param.requires_grad and (hooked is not param or not self._is_last(name)):
                 if handle is not None:
                     handle.remove()
-                handle = param.register_hook(_Ear(WeakMethod(self._hear), name))
-                self._hooks[name] = param, handle
-                finalize(self, handle.remove)
+                self._hooks[name] = param, param.register_hook(_Ear(WeakMethod(self._hear), name))
 
     def _hear(self, name: str, grad: Tensor) -> None:
         """A gradient arrives."""
@@ -244,9 +243,14 @@ class Reach:
 
     def release(self) -> None:
         """Listen no more."""
-        for _, handle in self._hooks.values():
-            handle.remove()
-        self._hooks, self._on = {}, False
+        self._end()
+        self._on = False
+
+
+def _unhook_(hooks: dict[str, tuple[Tensor, Any]]) -> None:
+    for _, handle in hooks.values():
+        handle.remove()
+    hooks.clear()
 
 
 def _power_of_two(steps: int, length: int) -> bool:
