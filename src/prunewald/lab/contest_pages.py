@@ -40,7 +40,7 @@ BatchNorm after a comma with its statistics measured anew; change, median, worst
 def contest_pages(out: str | Path) -> str:
     """Write table, numbers and figure of every network in a folder of the contest, and the bar; returns the texts."""
     folders = sorted(file.parent for file in Path(out).glob("*/settings.json"))
-    records = {folder: read_records(folder) for folder in folders}
+    records = {folder: _results(folder) for folder in folders}
     found = adjusted([one for folder in folders for one in standings(title_of(folder), records[folder])])
     texts = []
     for folder in folders:
@@ -53,6 +53,12 @@ def contest_pages(out: str | Path) -> str:
     bar = bar_text(verdicts(found))
     _write(Path(out) / "bar.txt", bar + "\n")
     return "\n\n".join([bar, *texts])
+
+
+def _results(folder: Path) -> list[Record]:
+    """The records of a folder; of gradual prunings those of the last step, since the others are on their way."""
+    records, own = read_records(folder), settings_of(folder)
+    return [one for one in records if one.level in (0.0, own.levels[-1])] if own.gradual else records
 
 
 def title_of(folder: Path) -> str:

@@ -12,7 +12,7 @@ from prunewald.lab.settings import Settings
 INTERVALS = "marks: means over n networks, with 95 % t intervals that are not adjusted for how many there are"
 
 _TOLD = {"experiment", "epochs", "retrain_epochs", "lr", "batch_size", "dropout", "images", "levels", "iterative"}
-_TOLD |= {"last", "replicas", "prune", "network"}
+_TOLD |= {"last", "replicas", "prune", "network", "gradual"}
 
 
 def heading(settings: Settings, data: str, rows: Sequence[str]) -> list[str]:
@@ -58,8 +58,9 @@ def _training(settings: Settings) -> str:
     own = settings.identity()
     optimizer = {"rmsprop": "RMSprop", "adamw": "AdamW", "sgd": "SGD"}[own.pop("optimizer", "rmsprop")]
     others = [f", {name.replace('_', ' ')} {value}" for name, value in own.items() if name not in _TOLD]
+    after = "step" if settings.gradual else "pruning"
     return (
-        f"{settings.epochs:,} epochs, and {settings.retrain_epochs:,} after each pruning; {optimizer}, "
+        f"{settings.epochs:,} epochs, and {settings.retrain_epochs:,} after each {after}; {optimizer}, "
         f"lr {settings.lr:g}, equal batches of at most {settings.batch_size}, dropout {settings.dropout:g}"
         + "".join(others)
     )
@@ -67,6 +68,8 @@ def _training(settings: Settings) -> str:
 
 def _pruning(settings: Settings) -> str:
     layers = "the dense layers" if settings.prune == "dense" else "all layers"
+    if settings.gradual:
+        return f"{layers}, in {len(settings.levels)} steps to the last level; the dense control is trained on along"
     if settings.iterative:
         return f"{layers}, in rounds from level to level; the dense control is trained on along"
     return f"{layers}, at once to each level; the dense control is trained on as long"

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from prunewald.core.schedules import Cubic
 from prunewald.util.arguments import real, whole
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
@@ -45,6 +46,7 @@ class Settings:
     watch: int = 0  # epochs at the end of a training that running statistics are gathered over; 0: none
     calibration: int = 2048  # training images for what is computed at the trained network
     tries: int = 1  # of each row, of which validation images choose one
+    gradual: bool = False  # the levels of an iterative run are steps towards the last, which alone is a result
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -109,7 +111,7 @@ _LIMITS: dict[str, dict[str, Any]] = {
 NETWORKS = ("paper", "resnet", "transformer")
 OPTIMIZERS = ("rmsprop", "adamw", "sgd")
 _CHOICES = {"network": NETWORKS, "optimizer": OPTIMIZERS, "prune": ("dense", "all")}
-_LATER = ("network", "optimizer", "momentum", "weight_decay", "prune", "watch", "calibration")
+_LATER = ("network", "optimizer", "momentum", "weight_decay", "prune", "watch", "calibration", "gradual")
 
 
 def _checked(field: Any, value: Any) -> Any:
@@ -228,30 +230,30 @@ CONTEST: dict[str, Settings] = {
     "vgg": replace(
         PAPER["imagenet100"],
         repetitions=3,
-        epochs=30,
-        retrain_epochs=10,
+        epochs=20,
+        retrain_epochs=5,
         levels=(0.9, 0.95),
         **_CONTEST | {"rows": _FEW, "watch": 1},
     ),
-    # Chains through the levels; the best baseline is a row to give.
-    "fashion-mnist-iterative": replace(
-        _FIRST,
-        iterative=True,
-        retrain_epochs=50,
-        levels=(0.5, 0.8, 0.9, 0.95, 0.98),
-        rows=("abs@lamp", "moment:1@lamp"),
-    ),
-    "mnist-iterative": Settings(
-        "mnist",
-        repetitions=20,
-        epochs=40,
-        retrain_epochs=10,
-        levels=(0.5, 0.8, 0.9, 0.95, 0.98, 0.99),
-        dropout=0.0,
-        iterative=True,
-        **_CONTEST | {"rows": ("abs@lamp", "moment:1@lamp")},
-    ),
 }
+
+
+def _chains(name: str, epochs: int) -> dict[str, Settings]:
+    """Chains through the levels of one network, and gradual pruning by a cubic from half its training on.
+
+    The latter has as many epochs in all as a training and a retraining.
+    """
+    own = replace(CONTEST[name], iterative=True, rows=("abs@lamp", "moment:1@lamp", "platon@lamp", "wanda@lamp"))
+    cubic, half = Cubic(0.95, begin=0, end=10, every=1), own.epochs // 2
+    steps = tuple(float(cubic(step) or 0) for step in range(1, 11))
+    each = (half + own.retrain_epochs) // len(steps)
+    return {
+        f"{name}-iterative": replace(own, retrain_epochs=epochs, levels=(0.5, 0.8, 0.9, 0.95)),
+        f"{name}-gradual": replace(own, gradual=True, epochs=half, retrain_epochs=each, levels=steps),
+    }
+
+
+CONTEST |= _chains("fashion-mnist", 50) | _chains("transformer", 20)
 _QUICK_CONTEST: dict[str, Any] = {
     "repetitions": 2,
     "epochs": 2,
