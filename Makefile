@@ -5,7 +5,7 @@ SPREAD := -n auto --dist loadfile  # a test process a core, each file in one of 
 
 .PHONY: demo test quick check format bench clean
 
-demo: .venv/ready
+demo: .venv/demo
 	$(BIN)/prunewald demo
 
 test: .venv/ready
@@ -37,9 +37,13 @@ bench: .venv/ready
 clean:
 	rm -rf .venv
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[demo]'
+	touch $@
+
+.venv/ready: .venv/demo  # what the tests need besides: frameworks, linters
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@

@@ -29,6 +29,7 @@ LAYERS = (
     "pruner",
     "quantisation",
     "strategies",
+    "integrations",
     "figures",
     "lab",
     "cli",
@@ -45,6 +46,11 @@ HEAVY = {
     "ray",
     "onnxruntime",
     "onnxscript",
+    "lightning",
+    "transformers",
+    "accelerate",
+    "peft",
+    "torch_pruning",
 }
 # Loaded with the package: two enter their short names, and a pruning by significance needs p-values.
 AT_ONCE = {"baselines", "uncertainty", "statistics"}
