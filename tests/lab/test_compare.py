@@ -165,3 +165,20 @@ def test_the_contest_is_fixed() -> None:
 def test_what_cannot_be_is_one_line(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", *args, "--device", "cpu", "--out", "/no/such/place"]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("iterative", [False, True])
+def test_further_tries_are_made_on_the_first_networks_and_what_they_chose_on_all(
+    tmp_path: Path, iterative: bool
+) -> None:
+    levels = (0.5, 0.9) if iterative else (0.9,)
+    chosen = quick(
+        "fashion-mnist", rows=("abs@lamp", "moment:1@lamp"), repetitions=3, tuning=1, iterative=iterative, levels=levels
+    )
+    records = run(tmp_path, chosen, size=1000)
+    found = standings("any", records, tuning=1)
+    assert {(one.tries, one.n) for one in found} == {(2, 3)}
+    further = {parse(row).tries(2)[1].text for row in chosen.rows}
+    assert further <= {record.row for record in records}
+    unwanted = further - {one.chosen for one in found}
+    assert all(record.seed == chosen.first_seed for record in records if record.row in unwanted)

@@ -118,3 +118,20 @@ def test_holm_is_over_all_tests_of_all_networks() -> None:
     assert alone.gain is not None
     assert alone.p_holm == pytest.approx(2 * alone.gain.p)
     assert min(each.p_holm for each in together if each.p_holm is not None) == pytest.approx(4 * alone.gain.p)
+
+
+def test_the_first_networks_choose_for_all() -> None:
+    records = [
+        *forged("abs@lamp", 0.70, 0.80, seeds=6),
+        *forged("abs@lamp,lr=0.3", 0.75, 0.85, seeds=6),
+        *forged("abs@lamp,lr=3", 0.90, 0.10, seeds=2),
+        *forged("moment:1@lamp", 0.80, 0.80, seeds=6),
+        *forged("moment:0.3@lamp", 0.90, 0.10, seeds=2),
+        *forged("moment:3@lamp", 0.60, 0.20, seeds=2),
+    ]
+    found = by_row(standings("one", records, tuning=2))
+    assert {one.tries for one in found.values()} == {3}
+    assert found["abs@lamp"].chosen == "abs@lamp,lr=0.3"
+    assert found["moment:1@lamp"].chosen == "moment:1@lamp"
+    assert [one.n for one in found.values()] == [6, 6]
+    assert {one.tries for one in standings("one", records)} == {1}  # where all networks choose, the others are missing

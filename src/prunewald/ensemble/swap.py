@@ -17,6 +17,7 @@ _CALLS = 64  # the keys for this many dropouts are drawn in one go
 _BATCHED: dict[Callable[..., Any], int | None] = {F.dropout1d: 3, F.dropout2d: None, F.dropout3d: 5}
 _FAST: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.conv2d: layers.conv2d,
+    F.linear: layers.linear,
     F.max_pool2d: layers.max_pool2d,
 }
 
@@ -25,7 +26,7 @@ class Swap(TorchFunctionMode):
     """While this is active, dropout draws its noise from a replica's `key` and `step`, or with noise=False has none.
 
     Key and step are tensors, or for a single model on a CPU numpy's arrays, which draw the same in less time. With
-    `fast`, small convolutions and poolings are computed by the kernels of `prunewald.ensemble.kernels`.
+    `fast`, convolutions, dense layers and poolings are computed by `prunewald.ensemble.layers`.
     """
 
     def __init__(self, key: Any, step: Any, fast: bool, noise: bool = True) -> None:

@@ -41,7 +41,9 @@ def contest_pages(out: str | Path) -> str:
     """Write table, numbers and figure of every network in a folder of the contest, and the bar; returns the texts."""
     folders = sorted(file.parent for file in Path(out).glob("*/settings.json"))
     records = {folder: _results(folder) for folder in folders}
-    found = adjusted([one for folder in folders for one in standings(title_of(folder), records[folder])])
+    tuning = {folder: settings_of(folder).tuning for folder in folders}
+    each = [standings(title_of(folder), records[folder], tuning[folder]) for folder in folders]
+    found = adjusted([one for own in each for one in own])
     texts = []
     for folder in folders:
         own = [one for one in found if one.network == title_of(folder)]

@@ -15,10 +15,23 @@ from torch import Tensor
 from prunewald.ensemble import Result
 from prunewald.ensemble.result import joined
 from prunewald.lab.cache import Cache
-from prunewald.lab.methods import CONTROL, MEASURED, PASSED, SIGMAS, WATCHED, Method, choose, parse, prepared, tried
+from prunewald.lab.methods import (
+    CONTROL,
+    MEASURED,
+    PASSED,
+    SIGMAS,
+    WATCHED,
+    Method,
+    choose,
+    methods_of,
+    parse,
+    prepared,
+    tried,
+)
 from prunewald.lab.networks import Networks, Table, collected
 from prunewald.lab.pieces import Pieces
 from prunewald.lab.records import ROUNDING, Key, Record, RecordFolder, ResultsError
+from prunewald.lab.standing import Cells
 
 
 class Group(NamedTuple):
@@ -119,12 +132,20 @@ class Protocol:
 
     def _one_shot(self) -> None:
         """Every method prunes every trained network to every level."""
-        epochs, methods = self.networks.settings.epochs, tried(self.networks.settings)
+        methods = tried(self.networks.settings)
         missing = [key for key in self._keys(methods) if not self.results.has(key)]
         self._dense(_seeds(missing))
         for method in methods:
             if method.bootstraps:
                 self._bootstrap(method.start, _seeds(key for key in missing if key.row == method.text))
+        self._cells(missing)
+        chosen = [Key(seed, row, level) for row, level in self._chosen() for seed in self.seeds]
+        missing = [key for key in chosen if not self.results.has(key)]
+        self._dense(_seeds(missing))
+        self._cells(sorted(missing, key=_rate))
+
+    def _cells(self, missing: Sequence[Key]) -> None:
+        epochs = self.networks.settings.epochs
         for rate, alike in groupby(missing, _rate):
             for some, folder in self.pieces.of("cells", list(alike), self.results.has):
                 seeds = _seeds(some)
@@ -140,16 +161,40 @@ class Protocol:
             for level in (0.0,) if method.sigma == CONTROL else settings.levels:
                 yield from (
                     Key(seed, method.text, level)
-                    for seed in self.seeds
+                    for seed in self._tried_on(method)
                     if not method.bootstraps or seed in bootstrapped
                 )
+
+    def _tried_on(self, method: Method) -> list[int]:
+        """The seeds that a try is made on: the first of a row on all, further ones on those that choose."""
+        settings = self.networks.settings
+        first = {one.text for one in methods_of(settings)}
+        choosing = settings.seeds[: settings.tuning or None]
+        return [seed for seed in self.seeds if method.text in first or seed in choosing]
+
+    def _chosen(self) -> list[tuple[str, float]]:
+        """The rows and levels of the tries that the first networks chose, for all others to be measured too."""
+        settings = self.networks.settings
+        if not settings.tuning or settings.tries == 1:
+            return []
+        cells = Cells.of(self.results.read(), settings.tuning)
+        places = [(one.text, level) for one in methods_of(settings)[1:] for level in settings.levels]
+        tried = {place: cells.complete(*place) for place in places if place in cells.by_place}
+        whole = [place for place, count in tried.items() if count == settings.tries]
+        return list(dict.fromkeys((cells.chosen(row, level, settings.tries), level) for row, level in whole))
 
     # ---- iterative -----------------------------------------------------------------------------------------------
 
     def _chains(self) -> None:
         """Each network and method goes through the levels one after the other; as many as fit go together."""
+        self._go_on(
+            Chain(seed, method.text) for method in tried(self.networks.settings) for seed in self._tried_on(method)
+        )
+        rows = dict.fromkeys(row for row, _ in self._chosen())
+        self._go_on(Chain(seed, row) for row in sorted(rows, key=lambda row: parse(row).rate) for seed in self.seeds)
+
+    def _go_on(self, every: Iterable[Chain]) -> None:
         settings = self.networks.settings
-        every = [Chain(seed, method.text) for method in tried(settings) for seed in self.seeds]
         chains = [chain for chain in every if self._missing(chain)]
         self._dense(_seeds(chains))
         savings = len(settings.levels)

@@ -51,6 +51,7 @@ class Run:
         device, machine = self.machine.torch_device(), self.machine
         if machine.executor:
             how |= {"executor": machine.executor, "address": machine.address}
+        torch.backends.cuda.matmul.allow_tf32 = self.settings.tf32
         networks = Networks.of(self.settings, raw, device, **how)
         results = RecordFolder(self.out, self.settings, raw.source)
         cache = Cache(results.folder / "networks", networks.make)
@@ -68,8 +69,11 @@ class Run:
         if len(parts) == 1:
             return _in_time(self.protocol(parts[0], raw, _say, progress=sys.stderr.isatty()))
         del raw  # each process reads its own
+        # What the first networks chose is known to all processes once all have finished these.
+        passes = 2 if self.settings.tuning else 1
         with progress_bar(total=0, show=False) as bar:
-            return all(each(partial(_part, self), parts, len(parts), bar))
+            done = [each(partial(_part, self), parts, len(parts), bar) for _ in range(passes)]
+        return all(map(all, done))
 
 
 def _part(run: Run, seeds: Sequence[int], tick: Tick) -> bool:

@@ -46,6 +46,8 @@ class Settings:
     watch: int = 0  # epochs at the end of a training that running statistics are gathered over; 0: none
     calibration: int = 2048  # training images for what is computed at the trained network
     tries: int = 1  # of each row, of which validation images choose one
+    tuning: int = 0  # networks that further tries are made on, the first of all; 0: every network
+    tf32: bool = False  # whether a GPU multiplies the matrices of dense layers in TF32, as it does in convolutions
     gradual: bool = False  # the levels of an iterative run are steps towards the last, which alone is a result
 
     def __post_init__(self) -> None:
@@ -107,11 +109,23 @@ _LIMITS: dict[str, dict[str, Any]] = {
     "watch": {"least": 0},
     "calibration": {"least": 2},
     "tries": {"least": 1, "most": 3},
+    "tuning": {"least": 0},
 }
 NETWORKS = ("paper", "resnet", "transformer")
 OPTIMIZERS = ("rmsprop", "adamw", "sgd")
 _CHOICES = {"network": NETWORKS, "optimizer": OPTIMIZERS, "prune": ("dense", "all")}
-_LATER = ("network", "optimizer", "momentum", "weight_decay", "prune", "watch", "calibration", "gradual")
+_LATER = (
+    "network",
+    "optimizer",
+    "momentum",
+    "weight_decay",
+    "prune",
+    "watch",
+    "calibration",
+    "tuning",
+    "tf32",
+    "gradual",
+)
 
 
 def _checked(field: Any, value: Any) -> Any:
@@ -201,29 +215,58 @@ _FIRST = Settings(
     repetitions=20,
     epochs=500,
     retrain_epochs=200,
-    levels=(0.8, 0.9, 0.95, 0.98),
+    levels=(0.9, 0.95),
     dropout=0.25,
     **_CONTEST,
 )
-_LATER_NETWORK: dict[str, Any] = {"repetitions": 10, "prune": "all", "optimizer": "adamw", "weight_decay": 0.01}
+_LATER_NETWORK: dict[str, Any] = {
+    "repetitions": 10,
+    "tuning": 3,
+    "tf32": True,
+    "prune": "all",
+    "optimizer": "adamw",
+    "weight_decay": 0.01,
+}
 CONTEST: dict[str, Settings] = {
     "fashion-mnist": _FIRST,
-    "fashion-mnist-sgd": replace(_FIRST, optimizer="sgd", lr=0.02, momentum=0.9, weight_decay=5e-4),
+    "fashion-mnist-sgd": replace(
+        _FIRST,
+        epochs=200,
+        retrain_epochs=100,
+        tuning=5,
+        optimizer="sgd",
+        lr=0.02,
+        momentum=0.9,
+        weight_decay=5e-4,
+    ),
     "mnist": Settings(
-        "mnist", repetitions=20, epochs=40, retrain_epochs=10, levels=(0.9, 0.95, 0.98, 0.99), dropout=0.0, **_CONTEST
+        "mnist",
+        repetitions=20,
+        epochs=40,
+        retrain_epochs=5,
+        levels=(0.95, 0.99),
+        dropout=0.0,
+        tuning=5,
+        tf32=True,
+        **_CONTEST,
     ),
     "cifar10": Settings(
-        "cifar10", repetitions=10, epochs=60, retrain_epochs=15, levels=(0.9, 0.95, 0.98), dropout=0.25, **_CONTEST
+        "cifar10",
+        repetitions=10,
+        epochs=30,
+        retrain_epochs=2,
+        levels=(0.9, 0.95),
+        dropout=0.25,
+        tuning=3,
+        tf32=True,
+        **_CONTEST,
     ),
-    "resnet": replace(
-        _FIRST, network="resnet", epochs=60, retrain_epochs=20, levels=(0.8, 0.9, 0.95), dropout=0.0, **_LATER_NETWORK
-    ),
+    "resnet": replace(_FIRST, network="resnet", epochs=40, retrain_epochs=6, dropout=0.0, **_LATER_NETWORK),
     "transformer": replace(
         _FIRST,
         network="transformer",
         epochs=100,
-        retrain_epochs=40,
-        levels=(0.8, 0.9, 0.95),
+        retrain_epochs=20,
         dropout=0.1,
         **_LATER_NETWORK,
     ),
@@ -243,7 +286,12 @@ def _chains(name: str, epochs: int) -> dict[str, Settings]:
 
     The latter has as many epochs in all as a training and a retraining.
     """
-    own = replace(CONTEST[name], iterative=True, rows=("abs@lamp", "moment:1@lamp", "platon@lamp", "wanda@lamp"))
+    own = replace(
+        CONTEST[name],
+        iterative=True,
+        tuning=CONTEST[name].repetitions // 4,
+        rows=("abs@lamp", "moment:1@lamp", "platon@lamp", "wanda@lamp"),
+    )
     cubic, half = Cubic(0.95, begin=0, end=10, every=1), own.epochs // 2
     steps = tuple(float(cubic(step) or 0) for step in range(1, 11))
     each = (half + own.retrain_epochs) // len(steps)

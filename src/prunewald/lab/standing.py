@@ -8,7 +8,42 @@ from prunewald.lab.methods import CONTROL, FACTORS, parse
 from prunewald.lab.records import Record
 from prunewald.statistics import Difference, holm, paired
 
-Cells = dict[tuple[str, float], dict[int, Record]]  # by row and level, then by seed
+
+@dataclass(frozen=True)
+class Cells:
+    """The records of one network by row, level and seed, and how many of its first seeds tries are chosen by."""
+
+    by_place: Mapping[tuple[str, float], Mapping[int, Record]]
+    tuning: int
+
+    @classmethod
+    def of(cls, records: Iterable[Record], tuning: int) -> "Cells":
+        """These records; 0: tries are chosen by all seeds."""
+        found: dict[tuple[str, float], dict[int, Record]] = {}
+        for record in records:
+            found.setdefault((record.row, record.level), {})[record.seed] = record
+        return cls(found, tuning)
+
+    def complete(self, row: str, level: float) -> int:
+        """How many tries of a row, in order, are there for all networks that choose."""
+        seeds, count = self._choosing(row, level), 0
+        for method in parse(row).tries(len(FACTORS)):
+            if not seeds <= self.by_place.get((method.text, level), {}).keys():
+                break
+            count += 1
+        return count
+
+    def chosen(self, row: str, level: float, tries: int) -> str:
+        """Of so many tries the one with the best mean accuracy on validation images; of equal ones the first."""
+        seeds = self._choosing(row, level)
+        texts = [method.text for method in parse(row).tries(tries)]
+        return max(
+            texts, key=lambda text: statistics.fmean(self.by_place[text, level][seed].validation for seed in seeds)
+        )
+
+    def _choosing(self, row: str, level: float) -> set[int]:
+        known = sorted(self.by_place[row, level])
+        return set(known[: self.tuning or len(known)])
 
 
 @dataclass(frozen=True)
@@ -35,16 +70,17 @@ class Standing:
     records: Mapping[int, Record] = field(default_factory=dict, repr=False, compare=False)  # of the try, by seed
 
 
-def standings(network: str, records: Iterable[Record]) -> list[Standing]:
-    """Every row at every level of one network, level by level, in the order of the rows' spellings. Needs scipy."""
-    cells: Cells = {}
-    for record in records:
-        cells.setdefault((record.row, record.level), {})[record.seed] = record
-    rows, found = base_rows({row for row, _ in cells}), []
-    for level in sorted({level for row, level in cells if row != CONTROL}):
-        here = [row for row in rows if (row, level) in cells]
-        tries = min(_complete(cells, row, level) for row in here)
-        chosen = {row: _chosen(cells, row, level, tries) for row in here}
+def standings(network: str, records: Iterable[Record], tuning: int = 0) -> list[Standing]:
+    """Every row at every level of one network, level by level, in the order of the rows' spellings. Needs scipy.
+
+    Tries are chosen by the first `tuning` networks; 0: by all.
+    """
+    cells = Cells.of(records, tuning)
+    rows, found = base_rows({row for row, _ in cells.by_place}), []
+    for level in sorted({level for row, level in cells.by_place if row != CONTROL}):
+        here = [row for row in rows if (row, level) in cells.by_place]
+        tries = min(cells.complete(row, level) for row in here)
+        chosen = {row: cells.chosen(row, level, tries) for row in here}
         found += [_standing(network, cells, level, row, chosen, tries) for row in here]
     return found
 
@@ -83,26 +119,9 @@ def _retrained(record: Record) -> float:
     return 100 * record.retrained
 
 
-def _complete(cells: Cells, row: str, level: float) -> int:
-    """How many tries of a row, in order, are there for all networks that have the first."""
-    seeds, count = cells[row, level].keys(), 0
-    for method in parse(row).tries(len(FACTORS)):
-        if not seeds <= cells.get((method.text, level), {}).keys():
-            break
-        count += 1
-    return count
-
-
-def _chosen(cells: Cells, row: str, level: float, tries: int) -> str:
-    """The try with the best mean accuracy on validation images; of equal ones the first."""
-    seeds = cells[row, level].keys()
-    texts = [method.text for method in parse(row).tries(tries)]
-    return max(texts, key=lambda text: statistics.fmean(cells[text, level][seed].validation for seed in seeds))
-
-
 def _standing(network: str, cells: Cells, level: float, row: str, chosen: Mapping[str, str], tries: int) -> Standing:
-    own, reference = cells[chosen[row], level], parse(row).reference
-    versus = cells[chosen[reference], level] if reference in chosen and reference != row else {}
+    own, reference = cells.by_place[chosen[row], level], parse(row).reference
+    versus = cells.by_place[chosen[reference], level] if reference in chosen and reference != row else {}
     records = list(own.values())
     drops = [100 * (record.retrained - record.dense) for record in records]
     dense = [100 * record.dense for record in records]
