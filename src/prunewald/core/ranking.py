@@ -17,7 +17,8 @@ from prunewald.model.layouts import Layout
 from prunewald.util.tensors import pieces
 
 _DIGIT = 16
-FEW = 1 << 12  # below this, counting 2^16 digits costs more than it saves
+FEW = 1 << 12  # so many weights of one tensor are put in order
+_TOGETHER = 1 << 17  # below this, counting 2^16 digits costs more than it saves
 _SORTED = 1 << 22  # so many weights are sorted at once
 _INTS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -257,7 +258,7 @@ def _gather(values: Iterable[Tensor]) -> Tensor | None:
     found: list[Tensor] = []
     for piece in values:
         found.append(piece)
-        if sum(map(len, found)) > FEW:
+        if sum(map(len, found)) > _TOGETHER:
             return None
     return torch.cat([piece.to(found[0].device) for piece in found])
 
