@@ -57,14 +57,15 @@ def _here(network: str, level: float, rows: dict[str, Standing]) -> list[Verdict
     if level == 0.9 and (layer := rows.get(EACH_LAYER)) is not None and (loss := layer.dense - layer.retrained) > 0.5:
         own = default.dense - default.retrained
         found.append((5, own <= loss / 2, f"loses {own:.2f}, per-layer ABS {loss:.2f}"))
-    enough = default.n >= _needed(network)
-    few = f", n = {default.n}" + ("" if enough else f" of {_needed(network)}")
-    return [Verdict(claim, where, _told(holds, enough), said + few) for claim, holds, said in found]
+    n = min(default.n, rows.get(SAME_COUNTS, default).n)
+    enough = n >= _needed(network)
+    few = f", n = {n}" + ("" if enough else f" of {_needed(network)}")
+    return [Verdict(claim, where, _told(claim, holds, enough), said + few) for claim, holds, said in found]
 
 
-def _told(holds: bool | None, enough: bool) -> bool | None:
-    """What fails fails with few networks too; what holds has to hold with as many as were promised."""
-    return holds if enough or holds is False else None
+def _told(claim: int, holds: bool | None, enough: bool) -> bool | None:
+    """What fails fails with few networks too, but for what they may be too few to show; what holds needs them all."""
+    return holds if enough or (holds is False and claim != 2) else None
 
 
 def _not_below(default: Standing, same: Standing) -> tuple[int, bool | None, str]:
@@ -106,7 +107,7 @@ def _averages(places: Sequence[dict[str, Standing]]) -> list[Verdict]:
             said = f"{mean:+.2f}, at most {mean + _Z * error:+.2f}, {len(gaps)} networks" + (
                 "" if enough else ", some of too few seeds"
             )
-            told.append(Verdict(3, f"over {row}", _told(mean + _Z * error >= 0, enough), said))
+            told.append(Verdict(3, f"over {row}", _told(3, mean + _Z * error >= 0, enough), said))
     return told
 
 
