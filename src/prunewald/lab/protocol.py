@@ -15,6 +15,7 @@ from torch import Tensor
 from prunewald.ensemble import Result
 from prunewald.ensemble.result import joined
 from prunewald.lab.cache import Cache
+from prunewald.lab.choosing import Chosen, Task, choose_all
 from prunewald.lab.methods import (
     CONTROL,
     MEASURED,
@@ -22,7 +23,6 @@ from prunewald.lab.methods import (
     SIGMAS,
     WATCHED,
     Method,
-    choose,
     methods_of,
     parse,
     prepared,
@@ -33,6 +33,8 @@ from prunewald.lab.pieces import Pieces
 from prunewald.lab.records import ROUNDING, Key, Record, RecordFolder, ResultsError
 from prunewald.lab.standing import Cells
 
+Place = tuple[Key, int | None]  # what is chosen, without the learning rate; of a network on its way, its row
+
 
 class Group(NamedTuple):
     """Networks that are pruned, retrained and measured together, one for each key."""
@@ -42,13 +44,6 @@ class Group(NamedTuple):
     at: Sequence[int]  # the row of the source that each key starts from
     alive: Sequence[Table | None]  # the masks of the level before, in an iterative run
     epoch: int  # how many epochs they were trained for until now
-
-
-class Chosen(NamedTuple):
-    """The masks of one network, and the share of the kept weights that magnitude would keep too."""
-
-    masks: Table
-    overlap: float
 
 
 class Chain(NamedTuple):
@@ -83,7 +78,7 @@ class Protocol:
     say: Callable[[str], None]
     known: dict[int, float] = field(default_factory=dict)  # dense accuracies
     tables: dict[tuple[int, str], Table] = field(default_factory=dict)  # what passes measured of dense networks
-    masks: dict[Key, Chosen] = field(default_factory=dict)  # of dense networks, for further tries of the same masks
+    masks: dict[Place, Chosen] = field(default_factory=dict)  # of dense networks, for further tries of the same masks
 
     def run(self) -> None:
         """Do all that is not finished yet."""
@@ -293,17 +288,27 @@ class Protocol:
 
     def _all_chosen(self, group: Group) -> list[Chosen]:
         """What is kept of each network of a group; tries of one row that differ in retraining only share it."""
-        return [self._shared(*each, group.source) for each in zip(group.keys, group.at, group.alive, strict=True)]
+        each = list(zip(group.keys, group.at, group.alive, strict=True))
+        own = [(_without_rate(key), None if alive is None else r) for key, r, alive in each]
+        new = {
+            place: self._task(*one, group.source)
+            for place, one in zip(own, each, strict=True)
+            if place not in self.masks
+        }
+        networks = self.networks
+        small = networks.chooses_on.type == "cpu" != networks.x.device.type  # a CPU that has nothing else to do
+        found = dict(zip(new, choose_all(list(new.values()), networks.chooses_on, small), strict=True))
+        if networks.settings.tries > 1:
+            self.masks.update({place: chosen for place, chosen in found.items() if place[1] is None})
+        return [found[place] if place in found else self.masks[place] for place in own]
 
-    def _shared(self, key: Key, r: int, alive: Table | None, source: Result) -> Chosen:
-        method = parse(key.row)
-        own = replace(key, row=replace(method, rate=1.0).text)
-        if own in self.masks and alive is None:
-            return self.masks[own]
-        chosen = self.chosen(key, source, r, alive, self._measured(method.sigma, source, r, alive))
-        if alive is None and self.networks.settings.tries > 1:
-            self.masks[own] = chosen
-        return chosen
+    def _task(self, key: Key, r: int, alive: Table | None, source: Result) -> Task:
+        """What is to be chosen for the network in row `r` of the source; `alive` are the masks of an earlier round."""
+        method, settings = parse(key.row), self.networks.settings
+        table = self._measured(method.sigma, source, r, alive)
+        table = self._table(method, key.seed, source, r, self.networks.weights) if table is None else table
+        state, weights = _row(source.state, r), self.networks.weights
+        return Task(self.networks.make, state, weights, method, key.level, key.seed, table, alive, settings.prune)
 
     def _measured(self, what: str, source: Result, r: int, alive: Table | None) -> Table | None:
         """What a pass over images measures of a network; None where the method needs none."""
@@ -315,25 +320,6 @@ class Protocol:
         if place not in self.tables:
             self.tables[place] = self.networks.measured(what, source, r, None)
         return self.tables[place]
-
-    def chosen(
-        self, key: Key, source: Result, r: int, alive: Table | None = None, measured: Table | None = None
-    ) -> Chosen:
-        """What is kept of the network in row `r` of the source; `alive` are the masks of an earlier round.
-
-        `measured` are scores or sigmas that a pass over images gave.
-        """
-        method, model = parse(key.row), source.module(r)
-        settings, weights = self.networks.settings, self.networks.weights
-        where = self.networks.chooses_on
-        if method.sigma == CONTROL:
-            shapes = {name: model.get_parameter(name) for name in weights}
-            return Chosen({name: torch.ones_like(w, dtype=torch.bool) for name, w in shapes.items()}, 1.0)
-        table = self._table(method, key.seed, source, r, weights) if measured is None else measured
-        table = {name: tensor.to(where) for name, tensor in table.items()}
-        masks, report = choose(method, model.to(where), key.level, key.seed, table, alive, settings.prune)
-        masks = {name: mask.cpu() for name, mask in masks.items()}
-        return Chosen(masks, sum(one.overlap * one.kept for one in report.rows) / report.kept)
 
     def _table(self, method: Method, seed: int, source: Result, r: int, names: Sequence[str]) -> Table:
         """The sigmas of a method, or its scores, by parameter name."""
@@ -367,6 +353,10 @@ def _seeds(items: Iterable[Key | Chain]) -> list[int]:
 def _rate(item: Key | Chain) -> float:
     """The factor of the learning rate that it is retrained with."""
     return parse(item.row).rate
+
+
+def _without_rate(key: Key) -> Key:
+    return replace(key, row=replace(parse(key.row), rate=1.0).text)
 
 
 def _row(table: Table, r: int) -> Table:
