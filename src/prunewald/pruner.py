@@ -164,20 +164,20 @@ class Pruner(PrunerView):
         one unit, so that their scores can be compared. The dict has the `criterion`, the `uncertainty` and `notes` on
         how they were found.
         """
-        choices = self._choices if scope is None else replace(self._choices, scope=make("scope", scope))
         found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
         with self._subject.in_sight():
-            plan = self._resolve(choices, Request(0.0))
+            plan = self._plan(Request(0.0), scope=scope)
             scores, reading = self._subject.scores(plan)
             for part in self.slices:
                 part.put_(found[part.param], scores[part.name].score.to(torch.float32))
         return Scored(found, plan.criterion, plan.uncertainty, (*plan.notes, *reading.notes()))
 
-    def _plan(self, request: Request, uncertainty: SigmaSource | None = None) -> Plan:
+    def _plan(
+        self, request: Request, uncertainty: SigmaSource | None = None, scope: Allocation | str | None = None
+    ) -> Plan:
         choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
-        return self._resolve(choices, request)
-
-    def _resolve(self, choices: Choices, request: Request) -> Plan:
+        if scope is not None:
+            choices = replace(choices, scope=make("scope", scope))
         return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, self._watcher.seen())
 
     def observe(self, batches: Batches, loss: Loss, *, limit: int | None = None) -> dict[str, int]:

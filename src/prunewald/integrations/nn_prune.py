@@ -113,7 +113,7 @@ class CriterionUnstructured(prune.BasePruningMethod):
             raise ValueError(
                 f"importance_scores have shape {tuple(importance_scores.shape)}, {own.label} {tuple(own.param.shape)}"
             )
-        return super().apply(module, name, amount, importance_scores=importance_scores)
+        return super().apply(module, name, amount, importance_scores=importance_scores)  # type: ignore[no-untyped-call]
 
 
 def criterion_unstructured(

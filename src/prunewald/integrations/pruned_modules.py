@@ -57,7 +57,8 @@ def live(module: nn.Module, name: str) -> Live:
     mask = module._buffers[f"{name}_mask"] if name in _pruned_names(module) else None
     param = module._parameters.get(name if mask is None else f"{name}_orig")
     if param is None:
-        own = [leaf for leaf, held in module._parameters.items() if held is not None]
+        gone = {f"{one}_orig": one for one in _pruned_names(module)}
+        own = [gone.get(leaf, leaf) for leaf, held in module._parameters.items() if held is not None]
         raise ValueError(
             f"{name!r} is no parameter of {type(module).__name__}; it has {some(own, _SHOWN) or 'none of its own'}"
         )
@@ -157,18 +158,18 @@ def _holding(pruner: Pruner, found: Mapping[str, Tensor]) -> Pruner:
 @contextmanager
 def _restoring(model: nn.Module) -> Iterator[None]:
     """On an error, give every module that torch.nn.utils.prune has pruned back as it was."""
-    before = []
+    before: list[tuple[nn.Module, Any, list[tuple[dict[Any, Any], dict[Any, Any]]]]] = []
     for module in plain(model).modules():
         if names := _pruned_names(module):
             made = {name: (vars(module).get(name), module._parameters[f"{name}_orig"]) for name in names}
             values = {name: (tensor, orig, orig.data) for name, (tensor, orig) in made.items() if orig is not None}
-            tables = (module._parameters, module._buffers, module._forward_pre_hooks)
+            tables: tuple[dict[Any, Any], ...] = (module._parameters, module._buffers, module._forward_pre_hooks)
             before.append((module, values, [(table, dict(table)) for table in tables]))
     try:
         yield
     except BaseException:
-        for module, values, tables in before:
-            for table, earlier in tables:
+        for module, values, kept in before:
+            for table, earlier in kept:
                 table.clear()
                 table.update(earlier)
             for name, (tensor, orig, data) in values.items():
