@@ -283,6 +283,15 @@ def test_a_state_dict_is_taken_over_by_a_plain_model(trained):
     assert [part.name for part in pruner.slices] == ["0.weight", "2.weight"]
 
 
+def test_what_is_no_weight_by_default_is_held_where_it_has_a_mask():
+    model = nn.Sequential(nn.LayerNorm(8), nn.Embedding(9, 4))
+    prune.l1_unstructured(model[0], "weight", 0.25)
+    prune.l1_unstructured(model[1], "weight", 0.25)
+    pruner = take_over(model)
+    assert [part.name for part in pruner.slices] == ["0.weight", "1.weight"]
+    assert pruner.sparsity == 0.25
+
+
 def test_taking_over_is_all_or_nothing(trained):
     model, optimizer = trained
     criterion_unstructured(model[0], "weight", 0.5, sigma=optimizer)

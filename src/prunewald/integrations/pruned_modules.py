@@ -11,9 +11,9 @@ from torch.nn.utils import prune
 from torch.optim import Optimizer
 
 from prunewald.export import from_torch_prune
+from prunewald.model.layouts import survey
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain
-from prunewald.model.targets import find_slices
 from prunewald.pruner import Pruner
 from prunewald.util.text import some
 
@@ -138,7 +138,7 @@ def _from_state(model: nn.Module, optimizer: Any, state: Mapping[str, Tensor], c
 def _attached(model: nn.Module, optimizer: Any, found: Mapping[str, Tensor], choices: Mapping[str, Any]) -> Pruner:
     """A Pruner that has all masks among its targets."""
     if choices.get("targets") is None:
-        usual = [part.param for part in find_slices(plain(model), None, choices.get("ignore"))]
+        usual = survey(plain(model)).weights
         if beside := [name for name in found if name not in usual]:
             choices = {**choices, "targets": [*usual, *beside]}
     pruner = Pruner(model, optimizer, **choices)
