@@ -113,6 +113,29 @@ def test_from_megabytes_to_kilobytes_in_five_lines(tmp_path, monkeypatch, one_th
     assert sum(int((param == 0).sum()) for param in small.parameters()) > 0.97 * 1_455_104
 
 
+def test_the_page_on_torchs_own_pruning_runs(tmp_path, monkeypatch, one_thread):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = Net()
+    names = {"model": model, "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3), "train": train, "Net": Net}
+    train(model, names["optimizer"], 2)
+    for block in blocks("docs/torch-prune.md"):
+        exec(block, names)
+    assert type(names["pruner"]) is pw.Pruner
+
+
+def test_the_page_on_torch_pruning_runs(tmp_path, monkeypatch, one_thread):
+    pytest.importorskip("torch_pruning", reason="docs/torch-pruning.md needs torch-pruning")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model = Net()
+    names = {"model": model, "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3), "train": train, "Net": Net}
+    train(model, names["optimizer"], 2)
+    for block in blocks("docs/torch-pruning.md"):
+        exec(block, names)
+    assert names["model"].fc2.out_features == 16
+
+
 def test_the_five_lines_of_contributing_are_a_criterion(monkeypatch):
     from prunewald.core import criteria
     from prunewald.util import registry

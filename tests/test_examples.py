@@ -25,6 +25,12 @@ def distillation(found: Numbers) -> bool:
     return found["distilled"] > 0.78 and found["distilled"] > max(found["pruned"] + 0.02, found["alone"])
 
 
+def nn_prune(found: Numbers) -> bool:
+    """Half of what is left, five times, is 31/32; a Pruner's 98 % is of the total."""
+    sparsities = found["sparsity taken over"], found["sparsity"]
+    return sparsities == pytest.approx((31 / 32, 0.98), abs=1e-3) and found["tau"] > found["magnitude"] + 0.01
+
+
 def quantisation(found: Numbers) -> bool:
     few = found["32 values, distinct"] <= 32 and found["2 values, distinct"] <= 2 and found["4 bits, distinct"] <= 15
     return few and found["2 values, trained"] > found["2 values"] + 0.03 and found["32 values"] > 0.78
@@ -35,9 +41,13 @@ def regularisation(found: Numbers) -> bool:
     return weights and found["units, group lasso"] > found["units, no penalty"]
 
 
-SHOWS: dict[str, Callable[[Numbers], bool]] = {
-    check.__name__: check for check in (averaging, batchnorm, distillation, quantisation, regularisation)
-}
+def torch_pruning_importance(found: Numbers) -> bool:
+    return found["wald, size"] < 0.35 and found["wald"] > found["dense"] - 0.03
+
+
+CHECKS = (averaging, batchnorm, distillation, nn_prune, quantisation, regularisation, torch_pruning_importance)
+SHOWS: dict[str, Callable[[Numbers], bool]] = {check.__name__: check for check in CHECKS}
+NEEDS = {"torch_pruning_importance": "torch_pruning"}
 
 
 def test_they_are_there() -> None:
@@ -49,6 +59,8 @@ def test_they_are_there() -> None:
 @pytest.mark.filterwarnings("ignore:.* output rows have no weight left")  # at 90 % one of ten classes is cut off
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_shows_what_it_says(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if path.stem in NEEDS:
+        pytest.importorskip(NEEDS[path.stem], reason=f"{path.name} needs {NEEDS[path.stem]}")
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 60, "short enough to read from top to bottom"
     found = runpy.run_path(str(path))["main"]()
     assert found

@@ -57,6 +57,21 @@ def test_global_magnitude_is_one_threshold_for_all():
     assert before[kept].min() >= before[~kept].max()
 
 
+def test_scores_of_another_scope_are_those_that_a_pruner_with_it_has():
+    pruner = trained_pruner(scope="layer")
+    other = pw.Pruner(pruner.model, pruner.optimizers, scope="global")
+    own, found, expected = pruner.scores(), pruner.scores(scope="global"), other.scores()
+    assert all(
+        torch.equal(found[name], score) and not torch.equal(own[name], score) for name, score in expected.items()
+    )
+    assert found.criterion == pw.MagnitudeUncertainty(relative_to="targets")
+    assert found.uncertainty == pw.SecondMoment()
+    assert any("compares layers" in note for note in found.notes)
+    assert pruner.scope != other.scope
+    with pytest.raises(ValueError, match="unknown scope 'everything'"):
+        pruner.scores(scope="everything")
+
+
 def test_a_dict_prunes_the_named_layers_only():
     pruner = trained_pruner()
     pruner.prune({"0": 0.5, "4.weight": 0.9})

@@ -113,8 +113,9 @@ def from_torch_prune(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], di
             raise ValueError(
                 f"{name + '_orig'!r} has no {name + '_mask'!r} beside it: not a state dict of a pruned model"
             )
-        masks[name] = state[f"{name}_mask"] != 0
-        weights[name] = state[f"{name}_orig"] * masks[name]
+        mask, weight = state[f"{name}_mask"], state[f"{name}_orig"]
+        masks[name] = mask != 0
+        weights[name] = (weight * mask.to(weight.dtype)).masked_fill(~masks[name], 0.0)  # also where it was NaN
     return weights, masks
 
 

@@ -34,6 +34,7 @@ from prunewald.pruning.plan import (
 from prunewald.pruning.reaching import Reach
 from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved, packed, unpacked
+from prunewald.pruning.scoring import Scored
 from prunewald.pruning.stepping import Stepping, after_backward
 from prunewald.pruning.subject import Subject
 from prunewald.pruning.view import PrunerView
@@ -42,6 +43,7 @@ from prunewald.pruning.watching import Watcher
 from prunewald.uncertainty.batches import Batches
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.files import FilePath
+from prunewald.util.registry import make
 
 
 class Pruner(PrunerView):
@@ -155,17 +157,27 @@ class Pruner(PrunerView):
         """The masks that `prune` would set, and its report; nothing changes."""
         return self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr, quality), uncertainty))
 
-    def scores(self) -> dict[str, Tensor]:
-        """The score of each weight, by parameter name: -inf where pruned, negative where dead, NaN off target."""
+    def scores(self, *, scope: Allocation | str | None = None) -> Scored:
+        """The score of each weight, by parameter name: -inf where pruned, negative where dead, NaN off target.
+
+        They are as a pruning would have them, with another `scope` as one with that would: "global" gives all tensors
+        one unit, so that their scores can be compared. The dict has the `criterion`, the `uncertainty` and `notes` on
+        how they were found.
+        """
         found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
         with self._subject.in_sight():
-            scores, _ = self._subject.scores(self._plan(Request(0.0)))
+            plan = self._plan(Request(0.0), scope=scope)
+            scores, reading = self._subject.scores(plan)
             for part in self.slices:
                 part.put_(found[part.param], scores[part.name].score.to(torch.float32))
-        return found
+        return Scored(found, plan.criterion, plan.uncertainty, (*plan.notes, *reading.notes()))
 
-    def _plan(self, request: Request, uncertainty: SigmaSource | None = None) -> Plan:
+    def _plan(
+        self, request: Request, uncertainty: SigmaSource | None = None, scope: Allocation | str | None = None
+    ) -> Plan:
         choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
+        if scope is not None:
+            choices = replace(choices, scope=make("scope", scope))
         return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, self._watcher.seen())
 
     def observe(self, batches: Batches, loss: Loss, *, limit: int | None = None) -> dict[str, int]:

@@ -219,7 +219,8 @@ def _derived(place: str, module: nn.Module) -> dict[str, str]:
             remedy = f"torch.nn.utils.remove_{undo}(model{_dot(place)})"
         elif isinstance(hook, prune.BasePruningMethod):
             tensor, made = hook._tensor_name, "torch.nn.utils.prune"
-            remedy = f"torch.nn.utils.prune.remove(model{_dot(place)}, {tensor!r}), or export.from_torch_prune,"
+            removed = f"torch.nn.utils.prune.remove(model{_dot(place)}, {tensor!r})"
+            remedy = f"{removed}, or prunewald.integrations.nn_prune.take_over(model),"
         else:
             continue
         reason = _MADE.format(tensor, made, remedy)

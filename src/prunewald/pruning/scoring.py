@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from prunewald.core.base import Estimate
+from prunewald.core.base import Criterion, Estimate, Online
 from prunewald.core.ranking import Ranked, Scores, kth_smallest, zeros_last
 from prunewald.core.weights import Group, Weight, WeightStats, spread
 from prunewald.model.slices import Slice, layer_of
@@ -33,6 +33,16 @@ def weigh(zeros: Zeros, present: Mapping[str, Tensor], *, all_alive: bool) -> di
             raise ValueError(f"{name!r} has NaN or infinite weights: prune an earlier checkpoint")
     alive = {} if all_alive else {name: zeros.mask(name) for name in zeros.alive}
     return {name: Weight(name, param, alive.get(name)) for name, param in zeros.params.items()}
+
+
+class Scored(dict[str, Tensor]):
+    """Scores by parameter name, with what made them."""
+
+    def __init__(
+        self, scores: Mapping[str, Tensor], criterion: Criterion, uncertainty: Online | None, notes: tuple[str, ...]
+    ) -> None:
+        super().__init__(scores)
+        self.criterion, self.uncertainty, self.notes = criterion, uncertainty, notes
 
 
 class PlannedScores(Scores):
