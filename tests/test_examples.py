@@ -25,6 +25,11 @@ def distillation(found: Numbers) -> bool:
     return found["distilled"] > 0.78 and found["distilled"] > max(found["pruned"] + 0.02, found["alone"])
 
 
+def lightning_training(found: Numbers) -> bool:
+    same = found["whole"] == found["resumed"] and found["zeros"] == found["resumed zeros"]
+    return same and found["whole"] > 0.75 and found["zeros"] == pytest.approx(0.9, abs=1e-3)
+
+
 def quantisation(found: Numbers) -> bool:
     few = found["32 values, distinct"] <= 32 and found["2 values, distinct"] <= 2 and found["4 bits, distinct"] <= 15
     return few and found["2 values, trained"] > found["2 values"] + 0.03 and found["32 values"] > 0.78
@@ -36,8 +41,10 @@ def regularisation(found: Numbers) -> bool:
 
 
 SHOWS: dict[str, Callable[[Numbers], bool]] = {
-    check.__name__: check for check in (averaging, batchnorm, distillation, quantisation, regularisation)
+    check.__name__: check
+    for check in (averaging, batchnorm, distillation, lightning_training, quantisation, regularisation)
 }
+NEED = {"lightning_training": "lightning"}  # a framework that a user may not have
 
 
 def test_they_are_there() -> None:
@@ -47,8 +54,12 @@ def test_they_are_there() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore:.* output rows have no weight left")  # at 90 % one of ten classes is cut off
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # Lightning's own
+@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_shows_what_it_says(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip(NEED.get(path.stem, "torch"), reason=f"pip install 'prunewald[{NEED.get(path.stem)}]'")
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 60, "short enough to read from top to bottom"
     found = runpy.run_path(str(path))["main"]()
     assert found
