@@ -13,9 +13,10 @@ import prunewald as pw
 from tests.resuming import same
 from tests.training import assert_zeros, zeros_hold
 
-lightning = pytest.importorskip("lightning", reason="Lightning is not installed: pip install 'prunewald[lightning]'")
+pytest.importorskip("lightning", reason="Lightning is not installed: pip install 'prunewald[lightning]'")
 
-from lightning.pytorch.callbacks import (  # noqa: E402
+import lightning
+from lightning.pytorch.callbacks import (
     Callback,
     EarlyStopping,
     EMAWeightAveraging,
@@ -23,11 +24,11 @@ from lightning.pytorch.callbacks import (  # noqa: E402
     ModelCheckpoint,
     StochasticWeightAveraging,
 )
-from lightning.pytorch.loggers import CSVLogger  # noqa: E402
+from lightning.pytorch.loggers import CSVLogger
 
-from prunewald.integrations import framework  # noqa: E402
-from prunewald.integrations import lightning as own  # noqa: E402
-from prunewald.integrations.lightning import PrunerCallback  # noqa: E402
+from prunewald.integrations import framework
+from prunewald.integrations import lightning as own
+from prunewald.integrations.lightning import PrunerCallback
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -565,6 +566,16 @@ def test_another_model_is_an_error():
     assert zeros_hold(model, callback.pruner)
     fit(callback, model=model, epochs=2)
     assert_zeros(model, callback.pruner.masks)
+
+
+def test_testing_another_model_leaves_the_first_alone(tmp_path):
+    callback, model, other = PrunerCallback(0.8, at_epoch=1), Net(), Net()
+    made = fit(callback, each_epoch(tmp_path), model=model, epochs=2)
+    masks = callback.pruner.masks
+    made.test(other, loader(), ckpt_path=tmp_path / "epoch=0.ckpt", verbose=False)
+    assert sparsity(other) == 0.0
+    assert same(callback.pruner.masks, masks)
+    assert_zeros(model, masks)
 
 
 def test_masks_of_another_callback_are_taken_along():

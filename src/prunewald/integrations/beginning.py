@@ -12,14 +12,10 @@ _PRUNED = 0.01  # so large a share of zeros is no chance
 _SHOWN = 6  # so many names are said
 
 
-def check_same(pruner: Pruner, inside: nn.Module) -> None:
-    """Refuse a model that shares no parameter with the one of the last fit."""
+def shares(pruner: Pruner, model: nn.Module) -> bool:
+    """Whether a model has any of the parameters of the one that is pruned."""
     own = set(map(id, pruner.model.parameters()))
-    if own.isdisjoint(map(id, inside.parameters())):
-        raise ValueError(
-            f"this PrunerCallback prunes another model, the {type(pruner.model).__name__} of an earlier fit: make a "
-            f"new one for this {type(inside).__name__}; PrunerCallback(masks=other.pruner.masks) takes the masks along"
-        )
+    return not own.isdisjoint(map(id, model.parameters()))
 
 
 def load(pruner: Pruner, state: Mapping[str, Any]) -> None:

@@ -1,9 +1,4 @@
-"""Lightning: a callback that prunes while the Trainer trains, and goes on from its checkpoints.
-
-from prunewald.integrations.lightning import PrunerCallback
-
-trainer = lightning.Trainer(max_epochs=8, callbacks=[PrunerCallback(0.9, at_epoch=5)])
-"""
+"""Lightning: a callback that prunes while the Trainer trains, and goes on from its checkpoints."""
 
 import math
 import sys
@@ -18,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
-from prunewald.integrations.beginning import check_same, load, refuse_zeros, take
+from prunewald.integrations.beginning import load, refuse_zeros, shares, take
 from prunewald.integrations.framework import framework
 from prunewald.integrations.model_pruning import Reading, from_model_pruning
 from prunewald.model.masking import check_masks
@@ -26,6 +21,7 @@ from prunewald.model.modules import averaged
 from prunewald.model.targets import Target
 from prunewald.pruner import Pruner
 from prunewald.pruning.plan import Choices, Request, SigmaSource, Sparsity, by_slice
+from prunewald.pruning.report import Report
 from prunewald.util.arguments import whole
 from prunewald.util.notices import warn
 from prunewald.util.registry import make
@@ -36,7 +32,11 @@ __all__ = ["PrunerCallback", "from_model_pruning"]  # noqa: F822 (the first is m
 Module: TypeAlias = str | Callable[[Any], nn.Module]
 _PACKAGES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
 _PASSING = {"log", "log_dict", "_pruner", "_reading"}  # what a copy does without
-_SHOWN = 6
+_SHOWN = 6  # so many names are said
+_ELSEWHERE = (
+    "this PrunerCallback prunes another model, the {} of an earlier fit: make a new one for this {}; "
+    "PrunerCallback(masks=other.pruner.masks) takes the masks along"
+)
 
 
 class _PrunerCallback:
@@ -87,9 +87,11 @@ class _PrunerCallback:
         self._pruned = False  # at its epoch
         self._total: int | None = None  # how many steps the Trainer said, for a schedule
         self._state: Mapping[str, Any] | None = None  # a saved state, until there is a Pruner to go on from it
-        self._restored = False  # whether this run's checkpoint had one
+        self._report: Report | None = None  # of the last fit's Pruner, for the next
+        self._restored = False  # whether this run's checkpoint had a state
+        self._elsewhere = False  # whether this run is of another model than the Pruner's
         self._reading: Reading | None = None  # of masks that ModelPruning left in this run's checkpoint
-        self._seen = -1  # how often masks had changed when the sparsity was last logged
+        self._seen, self._shown = -1, dict[str, float]()  # how often masks had changed when this sparsity was logged
 
     @property
     def pruner(self) -> Pruner:
@@ -107,10 +109,13 @@ class _PrunerCallback:
     # ---- hooks of the Trainer ------------------------------------------------------------------------------------
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse other callbacks that prune the same, and read masks of ModelPruning from a checkpoint."""
+        """Refuse another model, and other callbacks that prune this one; read masks that ModelPruning saved."""
         self._restored = False
+        self._elsewhere = self._pruner is not None and not shares(self._pruner, pl_module)
         if stage == "fit":
             self._check_others(trainer)
+            if self._elsewhere:
+                raise ValueError(_ELSEWHERE.format(type(self.pruner.model).__name__, type(pl_module).__name__))
         self._read_no_more()
         self._reading = Reading(pl_module)
 
@@ -118,7 +123,7 @@ class _PrunerCallback:
         """Attach, now that weights, optimizers and loops are as the checkpoint has them."""
         inside = self._inside(pl_module)
         self._check_epoch(trainer)
-        self._let_go(trainer, inside)
+        self._let_go(trainer)
         pruner = Pruner(inside, _optimizers(trainer, inside), **self._resolved(trainer, pl_module))
         try:
             self._begin(trainer, pl_module, pruner)
@@ -187,6 +192,8 @@ class _PrunerCallback:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint: at once where there is a Pruner, else when the next fit begins."""
+        if self._elsewhere:
+            return
         self._restored = True
         if self._pruner is None:
             self._state = state_dict
@@ -220,12 +227,11 @@ class _PrunerCallback:
             parts = some([name for name, _ in model.named_children()], _SHOWN)
             raise ValueError(f"module={self.module!r}: {type(model).__name__} has no such part, but {parts}") from None
 
-    def _let_go(self, trainer: Any, inside: nn.Module) -> None:
+    def _let_go(self, trainer: Any) -> None:
         """Keep the state of the last fit's Pruner for the one to come, unless a checkpoint took its place."""
         resumed = trainer.ckpt_path is not None
         self._report = None
         if self._pruner is not None:
-            check_same(self._pruner, inside)
             self._report, self._state = None if resumed else self._pruner.report, self.state_dict()
             self._pruner.detach()
             self._pruner = None
@@ -374,11 +380,8 @@ def _words(value: object) -> str:
 
 def _bases() -> list[type]:
     """The Callback of each package that is loaded, or else of the one that is installed."""
-    names = [name for name in _PACKAGES if name in sys.modules]
-    if not names:
-        names = [
-            "pytorch_lightning" if find_spec("lightning") is None and find_spec("pytorch_lightning") else "lightning"
-        ]
+    loaded = [name for name in _PACKAGES if name in sys.modules]
+    names = loaded or [name for name in _PACKAGES if find_spec(name)][:1] or ["lightning"]
     for name in names:
         framework(name)
     return [import_module(_PACKAGES[name]).Callback for name in names]
