@@ -446,14 +446,12 @@ def test_a_checkpoint_is_safe_to_load_and_small(tmp_path):
     assert set(saved["state_dict"]) == set(Net().state_dict())
 
 
-def test_averaging_resumes_too(tmp_path):
-    def run(ckpt_path=None):
-        callback, model = PrunerCallback(0.7, at_epoch=1), Net()
-        fit(callback, EMAWeightAveraging(decay=0.9), each_epoch(tmp_path), model=model, ckpt_path=ckpt_path)
+def test_averaging_is_resumed_with_its_zeros(tmp_path):
+    for path in (None, tmp_path / "epoch=2.ckpt"):
+        callback, average, model = PrunerCallback(0.7, at_epoch=1), EMAWeightAveraging(decay=0.9), Net()
+        fit(callback, average, each_epoch(tmp_path), model=model, ckpt_path=path)
         assert_zeros(model, callback.pruner.masks)
-        return model.state_dict()
-
-    assert set(run()) == set(run(tmp_path / "epoch=2.ckpt"))
+        assert_zeros(average._average_model.module, callback.pruner.masks)
 
 
 # ---- logs ----------------------------------------------------------------------------------------------------------
