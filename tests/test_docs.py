@@ -89,6 +89,34 @@ def test_a_page_of_the_docs_runs_from_top_to_bottom(page, tmp_path, monkeypatch)
         exec(block, names)
 
 
+@pytest.mark.filterwarnings("ignore:.*")  # Lightning's own: loggers that are not there, few workers, short epochs
+def test_the_page_on_lightning_runs_from_top_to_bottom(tmp_path, monkeypatch, one_thread):
+    lightning = pytest.importorskip("lightning", reason="pip install 'prunewald[lightning]'")
+
+    class Classifier(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+            self.head = nn.Linear(16, 2)
+
+        def training_step(self, batch, batch_idx):
+            return nn.functional.cross_entropy(self.head(self.net(batch[0])), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.RMSprop(self.parameters(), lr=1e-3)
+
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    x = torch.randn(64, 8)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long()), batch_size=16)
+    names = {"Classifier": Classifier, "model": Classifier(), "train_loader": loader}
+    first, *others = blocks("docs/lightning.md")
+    assert len([line for line in first.splitlines() if line]) <= 10, "the ten lines to copy"
+    for block in (first, *others):
+        exec(block, names)
+    assert names["resumed"].pruner.sparsity == pytest.approx(0.9, abs=0.01)
+
+
 def test_from_megabytes_to_kilobytes_in_five_lines(tmp_path, monkeypatch, one_thread):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

@@ -29,6 +29,9 @@ def nn_prune(found: Numbers) -> bool:
     """Half of what is left, five times, is 31/32; a Pruner's 98 % is of the total."""
     sparsities = found["sparsity taken over"], found["sparsity"]
     return sparsities == pytest.approx((31 / 32, 0.98), abs=1e-3) and found["tau"] > found["magnitude"] + 0.01
+def lightning_training(found: Numbers) -> bool:
+    same = found["whole"] == found["resumed"] and found["zeros"] == found["resumed zeros"]
+    return same and found["whole"] > 0.75 and found["zeros"] == pytest.approx(0.9, abs=1e-3)
 
 
 def quantisation(found: Numbers) -> bool:
@@ -45,9 +48,22 @@ def torch_pruning_importance(found: Numbers) -> bool:
     return found["wald, size"] < 0.35 and found["wald"] > found["dense"] - 0.03
 
 
-CHECKS = (averaging, batchnorm, distillation, nn_prune, quantisation, regularisation, torch_pruning_importance)
+CHECKS = (
+    averaging,
+    batchnorm,
+    distillation,
+    lightning_training,
+    nn_prune,
+    quantisation,
+    regularisation,
+    torch_pruning_importance,
+)
 SHOWS: dict[str, Callable[[Numbers], bool]] = {check.__name__: check for check in CHECKS}
-NEEDS = {"torch_pruning_importance": "torch_pruning"}
+# The framework that an example needs, which a user may not have, and its extra.
+NEEDS = {
+    "lightning_training": ("lightning", "lightning"),
+    "torch_pruning_importance": ("torch_pruning", "torch-pruning"),
+}
 
 
 def test_they_are_there() -> None:
@@ -57,10 +73,13 @@ def test_they_are_there() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore:.* output rows have no weight left")  # at 90 % one of ten classes is cut off
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # Lightning's own
+@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_shows_what_it_says(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if path.stem in NEEDS:
-        pytest.importorskip(NEEDS[path.stem], reason=f"{path.name} needs {NEEDS[path.stem]}")
+    package, extra = NEEDS.get(path.stem, ("torch", ""))
+    pytest.importorskip(package, reason=f"pip install 'prunewald[{extra}]'")
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 60, "short enough to read from top to bottom"
     found = runpy.run_path(str(path))["main"]()
     assert found

@@ -138,3 +138,10 @@ def test_what_does_not_fit_is_named():
         export.from_torch_prune({"a_orig": torch.ones(2)})
     with pytest.raises(FileNotFoundError, match="nowhere"):
         export.to_safetensors(model, "nowhere/model.safetensors")
+
+
+def test_a_buffer_that_is_called_a_mask_is_none_of_torchs():
+    state = {"a_orig": torch.ones(2), "a_mask": torch.tensor([1.0, 0.0]), "causal_mask": torch.ones(3)}
+    weights, masks = export.from_torch_prune(state)
+    assert weights.keys() == {"a", "causal_mask"}
+    assert masks.keys() == {"a"}

@@ -18,6 +18,7 @@ from tests.training import loss_of, net, one_step, sgd, train, zeros_hold
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:standard errors from", "ignore:batches of"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
@@ -27,7 +28,9 @@ ESTIMATORS: dict[str, Any] = {
     "every": pw.PseudoBootstrap(every=2),
     "second-moment": pw.SecondMoment(),
 }
+MOVED = {**ESTIMATORS, "batch-means": pw.BatchMeans(length=3)}
 each_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
+each_moved = pytest.mark.parametrize("estimator", MOVED)
 
 
 @contextmanager
@@ -59,7 +62,7 @@ def test_a_pruned_model_moves():
     assert zeros_hold(model, pruner)
 
 
-@each_estimator
+@each_moved
 @pytest.mark.parametrize("move", [0, 5, 8, 12])
 def test_a_model_moves_within_the_window(estimator, move):
     """In the rolling window, with blocks left behind on the CPU."""
@@ -67,7 +70,7 @@ def test_a_model_moves_within_the_window(estimator, move):
     for device in ("cpu", "cuda"):
         model = net()
         optimizer = sgd(model, momentum=0.0)
-        pruner = pw.Pruner(model, optimizer, uncertainty=ESTIMATORS[estimator])
+        pruner = pw.Pruner(model, optimizer, uncertainty=MOVED[estimator])
         for step in range(12):
             if step == move:
                 model.to(device)
@@ -232,7 +235,7 @@ def saved(state: Any, device: str) -> Any:
     return torch.load(file, map_location=device, weights_only=True)
 
 
-@each_estimator
+@each_moved
 @pytest.mark.parametrize("through", ["cpu", "cuda"])
 def test_going_on_is_exact(estimator, through):
     """Also where the checkpoint was loaded to the CPU."""
@@ -255,7 +258,7 @@ def test_going_on_is_exact(estimator, through):
     def fresh(seed: int) -> tuple[nn.Module, Optimizer, pw.Pruner]:
         model = net(seed).to("cuda")
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
-        return model, optimizer, pw.Pruner(model, optimizer, uncertainty=ESTIMATORS[estimator])
+        return model, optimizer, pw.Pruner(model, optimizer, uncertainty=MOVED[estimator])
 
     expected = run(None)
     for stop in (2, 3, 8):

@@ -107,7 +107,8 @@ def from_torch_prune(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], di
     """A plain state dict, and the masks, from one of a model that torch.nn.utils.prune has pruned."""
     masked = [name.removesuffix("_orig") for name in state if name.endswith("_orig")]
     masks = {}
-    weights = {name: t for name, t in state.items() if not name.endswith(("_orig", "_mask"))}
+    paired = {f"{name}{end}" for name in masked for end in ("_orig", "_mask")}
+    weights = {name: t for name, t in state.items() if name not in paired}
     for name in masked:
         if f"{name}_mask" not in state:
             raise ValueError(

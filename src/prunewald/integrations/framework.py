@@ -7,6 +7,7 @@ from typing import Any
 
 _KNOWN = {  # by package: the extra that installs it, the oldest version, and the first that is not known to work
     "lightning": ("lightning", "2.6", "3"),
+    "pytorch_lightning": ("lightning", "2.6", "3"),  # the same by its older name
     "transformers": ("transformers", "5.0", "6"),
     "accelerate": ("accelerate", "1.10", "2"),
     "peft": ("peft", "0.17", "1"),

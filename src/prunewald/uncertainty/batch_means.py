@@ -228,8 +228,8 @@ def _close_(state: State) -> None:
     grads: dict[str, Tensor | None] = batch["moved"] or dict.fromkeys(mean)
     collect_(state["centre"], state["means"], mean, grads, None, compiled=False)
     for name, m2 in batch["m2"].items():
-        state["within"][name] += m2
+        state["within"][name] = m2 + state["within"][name].to(m2.device)  # the model may have been moved
     if state["pair"]:
-        both = {name: (m + state["pair"][name]) / 2 for name, m in mean.items()}
+        both = {name: (m + state["pair"][name].to(m.device)) / 2 for name, m in mean.items()}
         collect_(state["centre"], state["pairs"], both, dict.fromkeys(both), None, compiled=False)
     state["pair"] = {} if state["pair"] else mean
