@@ -115,6 +115,11 @@ def register_layout(
     _TABLE.insert(0, _Entry(kind, name, layout, dims))
 
 
+def is_adapter(name: str) -> bool:
+    """Whether a parameter is an adapter, by its name."""
+    return any(map(_ADAPTER.match, name.split(".")))
+
+
 def is_norm_or_lookup(module: nn.Module) -> bool:
     """Whether a module is a norm or an embedding, by its type or by the name of its class."""
     if isinstance(module, _NORMS + _LOOKUPS):
