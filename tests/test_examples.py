@@ -11,6 +11,11 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 Numbers = dict[str, float]
 
 
+def accelerate_training(found: Numbers) -> bool:
+    """The second half went on where the first stood."""
+    return 0.7 < found["sparsity, half 1"] < found["sparsity, half 2"] == pytest.approx(0.9) and found["accuracy"] > 0.8
+
+
 def averaging(found: Numbers) -> bool:
     """The copy that was told has the model's zeros, the other none of them."""
     kept = found["averaged zeros"] == found["model zeros"] == pytest.approx(0.9, abs=1e-3)
@@ -25,6 +30,12 @@ def distillation(found: Numbers) -> bool:
     return found["distilled"] > 0.78 and found["distilled"] > max(found["pruned"] + 0.02, found["alone"])
 
 
+def peft_training(found: Numbers) -> bool:
+    kept = found["masked, merged zeros"] == pytest.approx(0.9) and found["masked, outputs moved by"] < 1e-4
+    filled = found["unmasked, merged zeros"] < 0.5
+    return kept and filled and found["masked, adapted"] > found["pruned"] + 0.2
+
+
 def quantisation(found: Numbers) -> bool:
     few = found["32 values, distinct"] <= 32 and found["2 values, distinct"] <= 2 and found["4 bits, distinct"] <= 15
     return few and found["2 values, trained"] > found["2 values"] + 0.03 and found["32 values"] > 0.78
@@ -36,7 +47,16 @@ def regularisation(found: Numbers) -> bool:
 
 
 SHOWS: dict[str, Callable[[Numbers], bool]] = {
-    check.__name__: check for check in (averaging, batchnorm, distillation, quantisation, regularisation)
+    check.__name__: check
+    for check in (
+        accelerate_training,
+        averaging,
+        batchnorm,
+        distillation,
+        peft_training,
+        quantisation,
+        regularisation,
+    )
 }
 
 
@@ -50,6 +70,8 @@ def test_they_are_there() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_shows_what_it_says(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 60, "short enough to read from top to bottom"
+    if path.stem.endswith("_training"):
+        pytest.importorskip(path.stem.removesuffix("_training"), reason="the framework is not installed")
     found = runpy.run_path(str(path))["main"]()
     assert found
     assert all(math.isfinite(number) for number in found.values())

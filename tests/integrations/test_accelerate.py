@@ -12,7 +12,9 @@ import prunewald as pw
 from prunewald.integrations.accelerate import attach
 from tests.resuming import same
 
-accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed: pip install 'prunewald[accelerate]'")
+accelerate = pytest.importorskip(
+    "accelerate", reason="accelerate is not installed: pip install 'prunewald[accelerate]'"
+)
 STEPS, BATCHES = 24, 12
 
 

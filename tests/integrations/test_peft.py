@@ -381,7 +381,11 @@ UNFIT = {
     "embedding": (of_embeddings, {"targets": ["0.weight", "1.weight"]}, "'0.weight' has adapters of .*Embedding"),
     "attention": (of_attention, {}, "'0.in_proj_weight' is no parameter .* in attention.*ignore='0.in_proj_weight'"),
     "merged": (merged, {}, r"'conv.weight' has adapters that are merged \(default\): model.unmerge_adapter"),
-    "adapters as targets": (adapted, {"targets": [nn.Linear]}, r"lora_A.default.weight' is an adapter.*ignore='\*.lora"),
+    "adapters as targets": (
+        adapted,
+        {"targets": [nn.Linear]},
+        r"lora_A.default.weight' is an adapter.*ignore='\*.lora",
+    ),
     "bias": (
         lambda: adapted(lora_bias=True, init_lora_weights=False),
         {"targets": ["hidden.weight", "hidden.bias"]},
@@ -446,3 +450,63 @@ def test_ia3_scales_weights_and_keeps_their_zeros_without_masks():
     merged = model.merge_and_unload()
     assert_zeros(merged, pruner.masks)
     torch.testing.assert_close(out(merged), before, rtol=0, atol=1e-5)
+
+
+# ---- models of transformers --------------------------------------------------------------------------------------
+
+
+def llama(transformers):
+    config = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, vocab_size=32
+    )
+    return transformers.LlamaForCausalLM(config), {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+
+
+def bert(transformers):
+    config = transformers.BertConfig(
+        hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, vocab_size=32
+    )
+    return transformers.BertForSequenceClassification(config), {
+        "target_modules": ["query", "value"],
+        "task_type": "SEQ_CLS",
+    }
+
+
+def gpt2(transformers):
+    config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=32)
+    return transformers.GPT2LMHeadModel(config), {"target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True}
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")
+@pytest.mark.filterwarnings("ignore:`use_cache=True` is incompatible with gradient checkpointing")
+@pytest.mark.parametrize("make", [llama, bert, gpt2])
+@pytest.mark.parametrize("how", ["fp32", "bf16, gradient checkpointing"])
+def test_a_model_of_transformers_is_tuned_pruned_and_merged(make, how):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    base, config = make(transformers)
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, lora_dropout=0.1, **config))
+    if how != "fp32":
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+    optimizer = optimizer_of(model)
+    pruner = pw.Pruner(model, optimizer, criterion="magnitude", schedule="cubic", total_steps=6)
+    assert len(mask_adapters(model, pruner).layers) >= 4
+    ids = torch.randint(0, 32, (4, 8))
+    labels = ids if make is not bert else torch.tensor([0, 1, 0, 1])
+    losses = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=how != "fp32"):
+            loss = model(input_ids=ids, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert pruner.sparsity == pytest.approx(0.9, abs=0.01)
+    assert losses[-1] < losses[0]
+    masks = pruner.masks
+    with torch.no_grad():
+        before = model.eval()(input_ids=ids).logits
+        merged = model.merge_and_unload()
+        torch.testing.assert_close(merged.eval()(input_ids=ids).logits, before, rtol=0, atol=1e-5)
+    assert_zeros(merged, masks)

@@ -1,10 +1,10 @@
 """Adapters of PEFT on a pruned model: what they add is zero where the base is pruned, so a merge keeps the zeros.
 
-    pruner = pw.Pruner(model, optimizer, criterion="magnitude")  # the frozen base; adapters are never targets
-    adapters = mask_adapters(model, pruner)
-    pruner.prune(0.5)
-    train(model, optimizer)
-    merged = model.merge_and_unload()  # as sparse as the base, and with the outputs that the adapted model had
+pruner = pw.Pruner(model, optimizer, criterion="magnitude")  # the frozen base; adapters are never targets
+adapters = mask_adapters(model, pruner)
+pruner.prune(0.5)
+train(model, optimizer)
+merged = model.merge_and_unload()  # as sparse as the base, and with the outputs that the adapted model had
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,9 @@ def mask_adapters(model: nn.Module, pruner: Pruner) -> "MaskedAdapters":
 
     The outputs, with several adapters, dropout and mixed batches too, are those of W + mask * (B A) * scaling, and
     PEFT merges and unmerges the same. It holds for adapters that are added later, and until `remove()` of what is
-    returned. A layer of which nothing is pruned computes as before. Of one that is pruned, B A is computed in full,
-    which takes the memory of its weight for as long as the layer runs, and twice its time or more.
+    returned. A layer of which nothing is pruned computes as before. For one that is pruned B A is made in full, as
+    large as its weight, at every pass, and again in the backward pass: none is kept between, but a step takes two to
+    three times as long.
 
     Adapters of IA3 scale weights, and need no mask. Other kinds (DoRA and other variants, embeddings, attention,
     grouped convolutions) on a weight that is pruned are an error, and so are adapters that are merged already, a
@@ -117,13 +118,16 @@ class MaskedLora:
         """The output of the layer, from that of its base."""
         x = layer.lora_dropout[active_adapter](x)
         if self.name not in self.zeros.alive:
-            added: Tensor = layer.lora_B[active_adapter](layer.lora_A[active_adapter](x))
-            return result + added * layer.scaling[active_adapter]
+            scale: float = layer.scaling[active_adapter]
+            plain: Tensor = layer.lora_B[active_adapter](layer.lora_A[active_adapter](x)) * scale
+            return result + plain
         if not torch.is_grad_enabled():
             return result + self._added(layer, active_adapter, x)
         # Made again in the backward pass: kept, the deltas of all layers would take as much memory as the weights.
-        again: Any = checkpoint(self._added, layer, active_adapter, x, use_reentrant=False, preserve_rng_state=False)
-        return result + again
+        masked: Tensor = checkpoint(
+            self._added, layer, active_adapter, x, use_reentrant=False, preserve_rng_state=False
+        )
+        return result + masked
 
     def merge_safe(self, layer: Any, active_adapter: str, orig_weight: Tensor) -> Tensor:
         """The weight with the adapter in it."""
@@ -152,7 +156,7 @@ class MaskedLora:
         delta, bias, base = self._delta(layer, adapter), layer.lora_B[adapter].bias, layer.get_base_layer()
         bias = None if bias is None else bias * layer.scaling[adapter]
         if isinstance(base, nn.modules.conv._ConvNd):
-            convolved: Tensor = base._conv_forward(x, delta, bias)  # type: ignore[operator]
+            convolved: Tensor = base._conv_forward(x, delta, bias)
             return convolved
         return F.linear(x, delta.T if layer.fan_in_fan_out else delta, bias)
 
@@ -211,14 +215,20 @@ def _adapted(model: nn.Module, pruner: Pruner, peft: Any) -> list[tuple[str, Any
             raise ValueError(f"{own[0]!r} is an adapter, and a target of this Pruner: Pruner(..., ignore='*.lora_*')")
         if not isinstance(layer, peft.tuners.ia3.IA3Layer):
             found += [(held[one], layer) for one in base & held.keys()]
-    return [(name, layer) for name, layer in found if not name.endswith("bias") or any(getattr(layer, "lora_bias", {}).values())]
+    return [
+        (name, layer)
+        for name, layer in found
+        if not name.endswith("bias") or any(getattr(layer, "lora_bias", {}).values())
+    ]
 
 
 def _why_not(name: str, layer: Any, peft: Any) -> str:
     """Why what the adapters of a layer add cannot be masked, and what to do; empty where it can."""
     lora, kind = peft.tuners.lora.layer, type(layer)
     if kind not in (lora.Linear, lora.Conv1d, lora.Conv2d, lora.Conv3d):
-        return f"has adapters of {kind.__module__}.{kind.__name__}: only LoRA on linear layers and convolutions is masked"
+        return (
+            f"has adapters of {kind.__module__}.{kind.__name__}: only LoRA on linear layers and convolutions is masked"
+        )
     if name.endswith("bias"):
         return "is a bias to which adapters add: lora_bias=False in the LoraConfig"
     if isinstance(layer.lora_variant, _Every):
