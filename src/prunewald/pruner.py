@@ -88,9 +88,8 @@ class Pruner(PrunerView):
             refuse_shards(self._params)
         names, optimizers, kept, evaluations = as_given(optimizer)
         self._owners = owned(self._params, optimizers)
-        if isinstance(uncertainty, Mapping):
-            uncertainty = plain_names(model, uncertainty)
-        self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule, total_steps)
+        sigma = plain_names(model, uncertainty)
+        self._choices = Choices.of(criterion, sigma, scope, pattern, schedule, total_steps)
         self._choices.check(slices, self._params)
         watched = self._choices.watched
         self._report: Report | None = None
@@ -167,9 +166,8 @@ class Pruner(PrunerView):
         return found
 
     def _plan(self, request: Request, uncertainty: SigmaSource | None = None) -> Plan:
-        if isinstance(uncertainty, Mapping) and self._subject.guard.given is not None:
-            uncertainty = plain_names(self._subject.guard.given, uncertainty)
-        choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
+        sigma = plain_names(self._subject.guard.given or self.model, uncertainty)
+        choices = self._choices if sigma is None else replace(self._choices, uncertainty=online(sigma))
         return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, self._watcher.seen())
 
     def observe(self, batches: Batches, loss: Loss, *, limit: int | None = None) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Modules as users hand them over: compiled, on several devices, with adapters, averaged, in training mode."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
@@ -76,11 +76,16 @@ def _twin(module: Any, children: dict[str, Any], **more: Any) -> Any:
     return twin
 
 
-def plain_names(model: nn.Module, given: Mapping[str, _T]) -> Mapping[str, _T]:
-    """A dict by the names of parameters in a model as it was handed over, by the names in what `plain` gives of it."""
+def plain_names(model: nn.Module, given: _T) -> _T:
+    """A dict by the names of parameters in a model as it was handed over, by the names in what `plain` gives of it.
+
+    Anything else is as it was.
+    """
+    if not isinstance(given, dict):
+        return given
     names = {id(param): name for name, param in plain(model).named_parameters()}
     aliases = {name: names.get(id(param), name) for name, param in model.named_parameters(remove_duplicate=False)}
-    if not isinstance(given, dict) or all(aliases.get(name, name) == name for name in given):
+    if all(aliases.get(name, name) == name for name in given):
         return given
     found = copy.copy(given)  # of its own kind, with what an estimator says of it
     found.clear()
