@@ -117,6 +117,53 @@ def test_the_page_on_lightning_runs_from_top_to_bottom(tmp_path, monkeypatch, on
     assert names["resumed"].pruner.sparsity == pytest.approx(0.9, abs=0.01)
 
 
+class Small(nn.Module):
+    """What the reader of a page on an integration has."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(12, 32), nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.fc2(self.fc1(x).relu())
+
+
+def test_the_page_on_accelerate_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "yes")
+    monkeypatch.chdir(tmp_path)
+    model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))
+    data = torch.utils.data.TensorDataset(torch.randn(160, 12), torch.randint(0, 4, (160,)))
+    names = {"torch": torch, "loss": nn.functional.cross_entropy, "model": model}
+    names["loader"] = torch.utils.data.DataLoader(data, batch_size=8)
+    names["optimizer"] = torch.optim.Adam(model.parameters())
+    for block in blocks("docs/accelerate.md"):
+        exec(block, names)
+    assert names["pruner"].sparsity == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:.* output rows have no weight left")
+def test_the_page_on_peft_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("peft", reason="peft is not installed")
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    batches = [(torch.randn(8, 12), torch.randint(0, 4, (8,))) for _ in range(5)]
+
+    def train(model, optimizer):
+        for x, y in batches:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    names = {"torch": torch, "train": train, "base": Small(), "Net": Small, "batches": batches}
+    for block in blocks("docs/peft.md"):
+        exec(block, names)
+    assert names["merged"].fc1.weight.count_nonzero() + names["merged"].fc2.weight.count_nonzero() == 256
+    assert "are masked where these are pruned" in capsys.readouterr().out
+    x = batches[0][0]
+    torch.testing.assert_close(names["again"](x), names["adapted"](x))
+
+
 def test_from_megabytes_to_kilobytes_in_five_lines(tmp_path, monkeypatch, one_thread):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

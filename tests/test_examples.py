@@ -11,6 +11,11 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 Numbers = dict[str, float]
 
 
+def accelerate_training(found: Numbers) -> bool:
+    """The second half went on where the first stood."""
+    return 0.7 < found["sparsity, half 1"] < found["sparsity, half 2"] == pytest.approx(0.9) and found["accuracy"] > 0.8
+
+
 def averaging(found: Numbers) -> bool:
     """The copy that was told has the model's zeros, the other none of them."""
     kept = found["averaged zeros"] == found["model zeros"] == pytest.approx(0.9, abs=1e-3)
@@ -29,9 +34,17 @@ def nn_prune(found: Numbers) -> bool:
     """Half of what is left, five times, is 31/32; a Pruner's 98 % is of the total."""
     sparsities = found["sparsity taken over"], found["sparsity"]
     return sparsities == pytest.approx((31 / 32, 0.98), abs=1e-3) and found["tau"] > found["magnitude"] + 0.01
+
+
 def lightning_training(found: Numbers) -> bool:
     same = found["whole"] == found["resumed"] and found["zeros"] == found["resumed zeros"]
     return same and found["whole"] > 0.75 and found["zeros"] == pytest.approx(0.9, abs=1e-3)
+
+
+def peft_training(found: Numbers) -> bool:
+    kept = found["masked, merged zeros"] == pytest.approx(0.9) and found["masked, outputs moved by"] < 1e-4
+    filled = found["unmasked, merged zeros"] < 0.5
+    return kept and filled and found["masked, adapted"] > found["pruned"] + 0.2
 
 
 def quantisation(found: Numbers) -> bool:
@@ -49,21 +62,23 @@ def torch_pruning_importance(found: Numbers) -> bool:
 
 
 CHECKS = (
+    accelerate_training,
     averaging,
     batchnorm,
     distillation,
     lightning_training,
     nn_prune,
+    peft_training,
     quantisation,
     regularisation,
     torch_pruning_importance,
 )
 SHOWS: dict[str, Callable[[Numbers], bool]] = {check.__name__: check for check in CHECKS}
-# The framework that an example needs, which a user may not have, and its extra.
-NEEDS = {
-    "lightning_training": ("lightning", "lightning"),
-    "torch_pruning_importance": ("torch_pruning", "torch-pruning"),
-}
+FRAMEWORKS = ("accelerate", "lightning", "peft", "torch_pruning", "transformers")  # which an example is named after
+
+
+def needed(path: Path) -> str:
+    return next((name for name in FRAMEWORKS if path.stem.startswith(name)), "torch")
 
 
 def test_they_are_there() -> None:
@@ -78,8 +93,7 @@ def test_they_are_there() -> None:
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_shows_what_it_says(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    package, extra = NEEDS.get(path.stem, ("torch", ""))
-    pytest.importorskip(package, reason=f"pip install 'prunewald[{extra}]'")
+    pytest.importorskip(needed(path), reason=f"pip install 'prunewald[{needed(path).replace('_', '-')}]'")
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 60, "short enough to read from top to bottom"
     found = runpy.run_path(str(path))["main"]()
     assert found

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
 from prunewald.distributed import in_group, refuse_sharded, refuse_shards
 from prunewald.model.masking import check_masks
-from prunewald.model.modules import plain
+from prunewald.model.modules import plain, plain_names
 from prunewald.model.optimizers import as_given, owned, step_taken
 from prunewald.model.targets import Target, find_slices
 from prunewald.pruning.gradual import Gradual
@@ -90,7 +90,8 @@ class Pruner(PrunerView):
             refuse_shards(self._params)
         names, optimizers, kept, evaluations = as_given(optimizer)
         self._owners = owned(self._params, optimizers)
-        self._choices = Choices.of(criterion, uncertainty, scope, pattern, schedule, total_steps)
+        sigma = plain_names(model, uncertainty)
+        self._choices = Choices.of(criterion, sigma, scope, pattern, schedule, total_steps)
         self._choices.check(slices, self._params)
         watched = self._choices.watched
         self._report: Report | None = None
@@ -175,7 +176,8 @@ class Pruner(PrunerView):
     def _plan(
         self, request: Request, uncertainty: SigmaSource | None = None, scope: Allocation | str | None = None
     ) -> Plan:
-        choices = self._choices if uncertainty is None else replace(self._choices, uncertainty=online(uncertainty))
+        sigma = plain_names(self._subject.guard.given or self.model, uncertainty)
+        choices = self._choices if sigma is None else replace(self._choices, uncertainty=online(sigma))
         if scope is not None:
             choices = replace(choices, scope=make("scope", scope))
         return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, self._watcher.seen())
@@ -326,7 +328,7 @@ class Pruner(PrunerView):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; one of other parameters or another kind of estimator is an error."""
         self._check_whole()
-        self._check_state(state)
+        self.check_state(state)
         self._subject.guard.put_back_()
         self._steps = state["steps"]
         if self._gradual is not None:
@@ -341,7 +343,8 @@ class Pruner(PrunerView):
         self._watcher.load_state_dict(state)
         self._reach.load_state_dict(state.get("reach", ()))
 
-    def _check_state(self, state: Mapping[str, Any]) -> None:
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """An error where `load_state_dict` would give one; nothing is loaded."""
         check_saved(state)
         check_masks(unpacked(state["masks"]), self._params, every=True, what="the saved masks")
         self._watcher.check_state(state)

@@ -3,7 +3,8 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from prunewald.model.modules import averaged, evaluating, plain
+from prunewald.model.modules import averaged, evaluating, plain, plain_names
+from prunewald.uncertainty.diagnosis import Sigmas
 
 
 def test_plain_looks_inside_what_torch_compile_returns():
@@ -85,3 +86,16 @@ def test_evaluating_ends_with_an_error_too():
     with pytest.raises(ZeroDivisionError), evaluating(model):
         raise ZeroDivisionError
     assert model.training
+
+
+def test_names_from_a_wrapped_model_are_found_in_the_plain_one():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    wrapped = nn.DataParallel(model)
+    given = Sigmas({f"module.{name}": param for name, param in model.named_parameters()} | {"other": torch.ones(1)})
+    given.caveat = "kept"
+    found = plain_names(wrapped, given)
+    assert list(found) == ["0.weight", "0.bias", "1.weight", "1.bias", "other"]
+    assert isinstance(found, Sigmas)
+    assert found.caveat == "kept"
+    assert "module.0.weight" in given
+    assert plain_names(model, found) is found

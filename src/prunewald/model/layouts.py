@@ -11,7 +11,8 @@ that the table does not know is a weight only where all of this holds:
 
 A parameter of three dimensions is a stack of experts, one matrix each, where the name of its class, its module or
 itself says "expert". Routers, which choose among experts, are left out. So are adapters, which add to the weight beside
-them, and are known by the names that PEFT gives them: "lora_A", "hada_w1_a", ...
+them, and are known by the names that PEFT gives them: "lora_A", "hada_w1_a", ..., and the original of a layer that is
+trained whole beside them, in a copy.
 """
 
 import re
@@ -91,6 +92,8 @@ _LOOKUP = re.compile(r"Embed")
 _LAYER = re.compile(r"Linear|Conv|Dense")  # NormedLinear is a linear layer
 _WEIGHT = re.compile(r"(^|_)(w|weights?|kernels?|filters?|matrix|proj|projection)\d*(_|$)", re.IGNORECASE)
 _ADAPTER = re.compile(r"(lora|hada|lokr|oft|boft|vera|ia3|hra|randlora)_")
+_ADDS = re.compile(r"(?!ia3_)" + _ADAPTER.pattern)  # the others scale a weight: zero stays zero
+_BESIDE = re.compile(_ADAPTER.pattern + r"|(original_module|modules_to_save)\b")  # copies that are not in use, too
 _SHORT = re.compile(r"^(W[A-Za-z]{0,2}|w[qkvo]?)\d*$")
 _OTHER = re.compile(
     r"bias|scale|gamma|embed|token|pos_|position|temperature|norm|mask|logit|alpha|table", re.IGNORECASE
@@ -110,6 +113,11 @@ def register_layout(
     if not isinstance(layout, Layout | None):
         raise TypeError(f"layout={layout!r}: give a Layout, or None for what is no weight")
     _TABLE.insert(0, _Entry(kind, name, layout, dims))
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter is an adapter, by its name."""
+    return any(map(_ADAPTER.match, name.split(".")))
 
 
 def is_norm_or_lookup(module: nn.Module) -> bool:
@@ -137,9 +145,9 @@ class Survey:
 def survey(model: nn.Module) -> Survey:
     """Go through the parameters of a model; a tied one is no weight where one of its places says so."""
     found, names, barred = Survey(), {id(p): name for name, p in model.named_parameters()}, set(_routed(model))
-    with_adapter = [m for m in model.modules() if any(map(_ADAPTER.match, (*m._modules, *m._parameters)))]
-    for module in with_adapter:
-        barred |= {id(param) for name, param in module.named_parameters() if _ADAPTER.match(name)}
+    for module in model.modules():
+        if any(map(_BESIDE.match, (*module._modules, *module._parameters))):
+            barred |= {id(param) for name, param in module.named_parameters() if _BESIDE.match(name)}
     for place, module in model.named_modules():
         for leaf, param in module._parameters.items():
             if param is None or param.dim() < 2 or not param.is_floating_point() or not param.numel():
@@ -155,7 +163,8 @@ def survey(model: nn.Module) -> Survey:
             found.derived |= _derived(place, module)
     large = [name for name, param in model.named_parameters() if param.dim() >= 2]
     found.others = [n for n in large if n not in found.weights and not n.rpartition(".")[2].startswith("bias")]
-    beside = {id(param) for module in with_adapter for param in module.parameters()}
+    adding = (m for m in model.modules() if any(map(_ADDS.match, (*m._modules, *m._parameters))))
+    beside = {id(param) for module in adding for param in module.parameters()}
     found.adapted = [name for name in found.weights if id(model.get_parameter(name)) in beside] if beside else []
     return found
 

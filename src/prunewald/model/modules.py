@@ -1,9 +1,10 @@
 """Modules as users hand them over: compiled, on several devices, with adapters, averaged, in training mode."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
@@ -12,7 +13,8 @@ from torch.optim.swa_utils import AveragedModel
 # since peft is not imported here.
 _AROUND = {"DistributedDataParallel": "module", "DataParallel": "module", "OptimizedModule": "_orig_mod"}
 _AROUND |= {"PeftModel": "base_model", "BaseTuner": "model"}
-_BESIDE = {"BaseTunerLayer": "base_layer"}
+_BESIDE = {"BaseTunerLayer": "base_layer", "ModulesToSaveWrapper": "modules_to_save"}
+_T = TypeVar("_T")
 
 
 def plain(model: nn.Module) -> nn.Module:
@@ -20,7 +22,8 @@ def plain(model: nn.Module) -> nn.Module:
 
     Its parameters have the names that the user knows, and that a file of it has wherever it is read. Where single
     layers are wrapped, it is a view of the model without what is around them: the same parameters and hooks, by plain
-    names. Adapters of peft are modules of the layer they adapt, as "fc.lora_A.default" beside "fc.weight".
+    names. Adapters of peft are modules of the layer they adapt, as "fc.lora_A.default" beside "fc.weight"; of a layer
+    that it trains whole in a copy, the copy has the plain name, and what it was copied from is "fc.original_module".
     """
     inside: Any = model
     while key := _around(inside.__class__):
@@ -55,6 +58,10 @@ def _bare(module: Any, known: dict[Any, Any]) -> Any:
     twin, beside = module, _beside(module.__class__)
     if beside:
         layer = children.pop(beside)
+        if isinstance(layer, nn.ModuleDict):  # copies of one layer, of which one is in use
+            copies: dict[str, Any] = dict(layer._modules)
+            layer = copies.pop(next(iter(module.active_adapters), ""), None) or children.pop("original_module")
+            children |= {beside: _twin(module._modules[beside], copies)} if copies else {}
         # What the layer computes is what the one around it does with it.
         twin = _twin(layer, {**layer._modules, **children}, forward=module.forward)
     elif any(child is not module._modules[name] for name, child in children.items()):
@@ -67,6 +74,23 @@ def _twin(module: Any, children: dict[str, Any], **more: Any) -> Any:
     twin = object.__new__(type(module))
     twin.__dict__.update({**vars(module), "_modules": children, **more})
     return twin
+
+
+def plain_names(model: nn.Module, given: _T) -> _T:
+    """A dict by the names of parameters in a model as it was handed over, by the names in what `plain` gives of it.
+
+    Anything else is as it was.
+    """
+    if not isinstance(given, dict):
+        return given
+    names = {id(param): name for name, param in plain(model).named_parameters()}
+    aliases = {name: names.get(id(param), name) for name, param in model.named_parameters(remove_duplicate=False)}
+    if all(aliases.get(name, name) == name for name in given):
+        return given
+    found = copy.copy(given)  # of its own kind, with what an estimator says of it
+    found.clear()
+    found.update({aliases.get(name, name): value for name, value in given.items()})
+    return found
 
 
 def averaged(model: nn.Module) -> nn.Module:

@@ -54,3 +54,4 @@ class Slices(tuple[Slice, ...]):
 
     left_out: Sequence[str] = ()
     adapted: Sequence[str] = ()  # the parameters among them that adapters add to
+    masked: Sequence[str] = ()  # those to which adapters add nothing where they are pruned

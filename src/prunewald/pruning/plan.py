@@ -26,8 +26,9 @@ _SHOWN = 6  # so many names of what was left out are listed
 
 _ADAPTED = (
     "adapters add to {} at every pass: where these are zero the sum is not, and merging fills their zeros; "
-    "merge first, then prune, for zeros that stay"
+    "for zeros that stay, merge first, then prune, or call prunewald.integrations.peft.mask_adapters(model, pruner)"
 )
+_MASKED = "the adapters of {} are masked where these are pruned: the sum has the same zeros, and merging keeps them"
 
 _SHARED = "by default: LAMP of |w| says how many weights each layer keeps; scope='layer' prunes each to the same share"
 _ONE_UNIT = "scope {} compares layers, so sigma and lambda are scaled by the spread of all targets, not layer by layer"
@@ -243,8 +244,7 @@ def resolve(
         notes.append(_ONE_UNIT.format(name_of("scope", scope)))
     if slices.left_out:
         notes.append(_left_out(slices.left_out))
-    if slices.adapted:
-        notes.append(_ADAPTED.format(some(slices.adapted, _SHOWN)))
+    notes += adapter_notes(slices)
     named = request
     if any(isinstance(given, Mapping) for given in (request.sparsity, request.threshold, request.quality)):
         named = request.by_slice(model, slices, scope)
@@ -300,6 +300,12 @@ def _by_size(criterion: Criterion | None, quality: Limit) -> Criterion:
 def _left_out(names: Sequence[str]) -> str:
     shown = some(names, _SHOWN)
     return f"left out, since by default only the weights of layers are pruned: {shown}; targets=... reaches them"
+
+
+def adapter_notes(slices: Slices) -> list[str]:
+    """What a report says of adapters on what is pruned."""
+    each = (_ADAPTED, slices.adapted), (_MASKED, slices.masked)
+    return [text.format(some(names, _SHOWN)) for text, names in each if names]
 
 
 def sigma_source(choices: Choices, seen: Mapping[str, int]) -> Online:

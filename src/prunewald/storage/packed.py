@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 from torch import Tensor, nn
 
 from prunewald.distributed import in_group, refuse_shards
-from prunewald.model.layouts import survey
+from prunewald.model.layouts import is_adapter, survey
 from prunewald.model.modules import plain
 from prunewald.pruning.report import Report
 from prunewald.storage import container, index, report_json
@@ -22,6 +22,10 @@ from prunewald.util.notices import warn
 
 M = TypeVar("M", bound=nn.Module)
 _SHOWN = 5
+_ADAPTERS = (
+    "the file has adapters, {!r} first: save the model that merge_and_unload() gives, or load into one with the same "
+    "adapters"
+)
 
 
 @runtime_checkable
@@ -151,7 +155,9 @@ def _require(path: FilePath, model: nn.Module, differences: list[str]) -> None:
 
 def _differences(entries: Mapping[str, TensorEntry], target: Mapping[str, Any]) -> list[str]:
     """In what a file's tensors and those of a model differ, in words."""
-    found = [f"{name!r} is in the model only" for name in target if name not in entries]
+    adapters = [name for name in entries if name not in target and is_adapter(name)]
+    found = [_ADAPTERS.format(adapters[0])] if adapters else []
+    found += [f"{name!r} is in the model only" for name in target if name not in entries]
     found += [f"{name!r} is in the file only" for name in entries if name not in target]
     for name, entry in entries.items():
         ours = f"{DTYPES[entry.dtype]} {entry.shape}"

@@ -214,7 +214,7 @@ class Surgery(Pruner):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state of a surgery."""
-        self._check_state(state)
+        self.check_state(state)
         if self._dark is not None and self.active and not state["active"]:
             self.let_go(self._dark)
         elif state["active"] and not self.active:
@@ -223,8 +223,9 @@ class Surgery(Pruner):
         if self._dark is not None:
             self._dark.load_state_dict(_dark_values(state))
 
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        super()._check_state(state)
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """An error where `load_state_dict` would give one; nothing is loaded."""
+        super().check_state(state)
         if not {"dark", "active"} <= state.keys():
             raise ValueError(f"not the state of a Surgery: it has {sorted(state)}, and neither dark nor active")
         for name, value in _dark_values(state).items():
