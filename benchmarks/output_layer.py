@@ -48,7 +48,7 @@ def signs(run: Protocol, dense: Result, rows: list[str], levels: list[float]) ->
         for row in rows:
             shares: dict[str, list[float]] = {}
             for r, seed in enumerate(run.seeds):
-                masks = run.chosen(Key(seed, row, level), dense, r).masks
+                masks = run.task(Key(seed, row, level), r, None, dense).chosen(run.networks.chooses_on).masks
                 for name, mask in masks.items():
                     kept = dense.params[name][r][mask]
                     shares.setdefault(name, []).append(float((kept > 0).float().mean()))
@@ -69,7 +69,10 @@ def sizes(dense: Result) -> dict[str, float]:
 def swapped(run: Protocol, dense: Result, row: str, level: float) -> dict[str, Any]:
     """Accuracies of ABS, the row, and both with the other's output layer; differences to ABS on the same networks."""
     masks = {
-        one: [run.chosen(Key(seed, one, level), dense, r).masks for r, seed in enumerate(run.seeds)]
+        one: [
+            run.task(Key(seed, one, level), r, None, dense).chosen(run.networks.chooses_on).masks
+            for r, seed in enumerate(run.seeds)
+        ]
         for one in ("abs", row)
     }
     records = {(r.seed, r.row): 100 * r.retrained for r in run.results.read() if r.level == level}

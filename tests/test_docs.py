@@ -211,6 +211,27 @@ def test_the_page_on_torch_pruning_runs(tmp_path, monkeypatch, one_thread):
     assert names["model"].fc2.out_features == 16
 
 
+@pytest.mark.filterwarnings("ignore:.* output rows have no weight left")  # of a tiny model
+def test_the_page_of_transformers_runs_from_top_to_bottom(tmp_path, monkeypatch, one_thread):
+    transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
+    from tests.trainers import llama, made, rows
+
+    monkeypatch.chdir(tmp_path)
+    model = made(llama)
+    args = transformers.TrainingArguments("out", max_steps=102, save_steps=101, use_cpu=True, report_to="none")
+    names = {"model": model, "args": args, "train_data": rows(model)}
+    first, *others = blocks("docs/transformers.md")
+    exec(first, names)
+    assert names["callback"].pruner.sparsity == pytest.approx(0.9, abs=0.001)
+    assert len(first.splitlines()) <= 10
+    for block in others:  # each with a model of its own
+        names["model"] = made(llama)
+        exec(block, names)
+        args.max_steps += 1  # the last one goes on from a checkpoint
+    assert names["trainer"].state.global_step == 104
+    assert names["callback"].pruner.sparsity == pytest.approx(0.9, abs=0.001)
+
+
 def test_the_five_lines_of_contributing_are_a_criterion(monkeypatch):
     from prunewald.core import criteria
     from prunewald.util import registry

@@ -61,6 +61,10 @@ def torch_pruning_importance(found: Numbers) -> bool:
     return found["wald, size"] < 0.35 and found["wald"] > found["dense"] - 0.03
 
 
+def transformers_training(found: Numbers) -> bool:
+    return found["dense"] > 0.5 and found["pruned"] > 0.6 and found["zeros"] == pytest.approx(0.8, abs=1e-3)
+
+
 CHECKS = (
     accelerate_training,
     averaging,
@@ -72,6 +76,7 @@ CHECKS = (
     quantisation,
     regularisation,
     torch_pruning_importance,
+    transformers_training,
 )
 SHOWS: dict[str, Callable[[Numbers], bool]] = {check.__name__: check for check in CHECKS}
 FRAMEWORKS = ("accelerate", "lightning", "peft", "torch_pruning", "transformers")  # which an example is named after

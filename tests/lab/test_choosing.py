@@ -14,14 +14,15 @@ from prunewald.lab.methods import parse
 
 def tasks() -> list[Task]:
     make = partial(PaperCNN, 0.1)
-    weights, found = ["fc1.weight", "fc2.weight", "fc3.weight"], []
+    weights: list[str] = ["fc1.weight", "fc2.weight", "fc3.weight"]
+    found: list[Task] = []
     for seed in range(3):
         state = {name: tensor.detach() for name, tensor in tensors(build(make, seed)).items()}
         g = torch.Generator().manual_seed(seed)
         sigma = {name: torch.rand(state[name].shape, generator=g) for name in weights}
         alive = {name: torch.rand(state[name].shape, generator=g) > 0.2 for name in weights} if seed else None
-        for row in ("abs@lamp", "moment:1@lamp", "dense"):
-            found.append(Task(make, state, weights, parse(row), 0.9, seed, sigma, alive, "dense"))
+        rows = ("abs@lamp", "moment:1@lamp", "dense")
+        found += [Task(make, state, weights, parse(row), 0.9, seed, sigma, alive, "dense") for row in rows]
     return found
 
 

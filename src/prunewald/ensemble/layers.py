@@ -41,7 +41,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _dense(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     result: Tensor = _Linear.apply(input.flatten(0, -2), weight, bias)  # type: ignore[no-untyped-call]
-    return result.unflatten(0, input.shape[:-1])
+    shaped: Tensor = result.unflatten(0, input.shape[:-1])
+    return shaped
 
 
 def conv2d(

@@ -291,7 +291,7 @@ class Protocol:
         each = list(zip(group.keys, group.at, group.alive, strict=True))
         own = [(_without_rate(key), None if alive is None else r) for key, r, alive in each]
         new = {
-            place: self._task(*one, group.source)
+            place: self.task(*one, group.source)
             for place, one in zip(own, each, strict=True)
             if place not in self.masks
         }
@@ -302,7 +302,7 @@ class Protocol:
             self.masks.update({place: chosen for place, chosen in found.items() if place[1] is None})
         return [found[place] if place in found else self.masks[place] for place in own]
 
-    def _task(self, key: Key, r: int, alive: Table | None, source: Result) -> Task:
+    def task(self, key: Key, r: int, alive: Table | None, source: Result) -> Task:
         """What is to be chosen for the network in row `r` of the source; `alive` are the masks of an earlier round."""
         method, settings = parse(key.row), self.networks.settings
         table = self._measured(method.sigma, source, r, alive)
