@@ -49,7 +49,8 @@ def _spread(module: Any, x: Tensor, output_size: list[int] | None) -> Tensor:
     spread = x.new_zeros(
         *x.shape[:-dims], *((s - 1) * step + 1 for s, step in zip(x.shape[-dims:], module.stride, strict=True))
     )
-    spread[(..., *(slice(None, None, step) for step in module.stride))] = x
+    steps: Any = (..., *(slice(None, None, step) for step in module.stride))
+    spread[steps] = x
     sides: list[int] = []  # the last dimension first; below zero where the input is cut
     for size, dilation, padding, end in zip(module.kernel_size, module.dilation, module.padding, more, strict=True):
         start = dilation * (size - 1) - padding
@@ -67,7 +68,8 @@ def _positions(module: Any, x: Tensor, strides: Sequence[int], *, turned: bool =
         ]  # a dimension of the kernel, at the end
     x = x.flip(tuple(range(-dims, 0))) if turned else x
     by_group = x.unflatten(1, (module.groups, -1)).movedim((1, 2), (0, dims + 2))  # groups, n, positions, d
-    return by_group.flatten(dims + 2).flatten(1, dims + 1)
+    rows: Tensor = by_group.flatten(dims + 2).flatten(1, dims + 1)
+    return rows
 
 
 def _squares(x: Tensor, dims: int) -> Tensor:
