@@ -13,8 +13,8 @@ from prunewald.util.arguments import real
 
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # from which one is chosen, as shares of the mean square of the inputs
 # Directions in which the inputs have less than this share of their mean square are taken as ones of no information:
-# what a Gram matrix says of them is rounding, of the type in which its sums were taken.
-_FLOOR = {torch.float64: 1e-8, torch.float32: 1e-5}
+# what a Gram matrix says of them is rounding, where products are in single precision.
+_FLOOR = 1e-6
 _JUDGES = 256  # rows that choose a ridge for all
 # Multiplications of a factorisation: so many take less than a second of one core, or are worth as many in products of
 # large matrices, of which conjugate gradients need some 40 a row and entry of the Gram matrix.
@@ -139,7 +139,7 @@ class _Problem:
         """The weights of a ridge, and the change that a next one can start from."""
         penalty = real("ridge", ridge, least=0) * self.mean
         if self.exactly:
-            lift = max(_FLOOR.get(self.gram.inputs.dtype, 1e-5) * self.mean - penalty, 0.0)
+            lift = max(_FLOOR * self.mean - penalty, 0.0)
             change = exact.by_rows(self.system, self.right, self.free, penalty, lift)
         else:
             before = self.gram.outputs.double() - (self.present * (self.gram.cross + self.residual)).sum(1)
