@@ -18,9 +18,10 @@ RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # from which one is chosen, as shares of
 _FLOOR = 1e-6
 _JUDGES = 128  # rows that choose a ridge for all
 _ROOM = 1 << 27  # bytes that the rows which are solved at a time take
-# Multiplications of a factorisation: so many take less than a second of one core, or are worth as many in products of
-# large matrices, of which conjugate gradients need some 40 a row and entry of the Gram matrix.
-_ANYWAY, _STEPS = 3e9, 5
+# Survivors cubed over three, summed over the rows, are the multiplications of a factorisation each. So many take 0.1 s
+# of one core; or are worth as many in products of large matrices, ten times as quick, of which conjugate gradients need
+# some 25 for each row and entry of the Gram matrix, and half as many again to begin.
+_ANYWAY, _STEPS = 1e9, 5
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def best_ridge(fit: Gram, held: Gram, weight: Tensor, mask: Tensor, ridges: Sequ
     before = float(error(held, weight).sum())
     few = torch.arange(0, len(weight), -(-len(weight) // _JUDGES), device=weight.device)
     trial, judge, start = _Rows(_System(fit), fit.rows(few), weight[few], mask[few]), held.rows(few), None
-    exactly = _cheap(trial.free)
+    exactly = _cheap(mask[:, : trial.system.width])
     best = as_before = Refitted(None, weight, before, before)
     least = float(error(judge, weight[few]).sum())
     for ridge in sorted(ridges, reverse=True):
@@ -118,7 +119,7 @@ def best_ridge(fit: Gram, held: Gram, weight: Tensor, mask: Tensor, ridges: Sequ
         if (left := float(error(judge, found).sum())) < least:
             best, least = Refitted(ridge, found, before, left), left
     if best.ridge is not None and len(few) < len(weight):
-        found = solve(fit, weight, mask, best.ridge)
+        found = solve(fit, weight, mask, best.ridge, exactly=exactly)
         best = Refitted(best.ridge, found, before, float(error(held, found).sum()))
     return best if best.after < before else as_before
 

@@ -31,37 +31,47 @@ class LayerLeastSquares(Offline):
         self, model: nn.Module, batches: Batches, loss: Loss | None = None, *, masks: Masks | None = None
     ) -> dict[str, Tensor]:
         """Sigma of the weights of every linear and convolutional layer; infinite where pruned or never met."""
-        params = dict(model.named_parameters())
-        names = {id(p): name for name, p in params.items()}  # the first name of a tensor that has several
-        layers = [m for m in model.modules() if isinstance(m, LAYERS) and id(m.weight) in names]
-        if not layers:
-            raise ValueError(f"{type(model).__name__} has no linear or convolutional layer, whose inputs could be read")
-        alive = living(model, masks)
         squares: dict[str, Tensor] = {}
-        handles = [m.register_forward_pre_hook(_reader(names[id(m.weight)], squares), with_kwargs=True) for m in layers]
-        try:
-            with evaluating(model), torch.no_grad():
-                for x, *_ in batches:
-                    if len(x):
-                        model(x)
-        finally:
-            for handle in handles:
-                handle.remove()
-        if not squares:
-            raise ValueError(EMPTY.format(type(batches).__name__))
-        return {name: _scaled(square, params[name], alive[name]) for name, square in squares.items()}
+
+        def read(name: str, module: Any, args: Any, kwargs: Any) -> None:
+            met = squares_met(module, args, kwargs).double()
+            squares[name] = squares.get(name, 0) + met.repeat_interleave(len(module.weight) // len(met), 0)
+
+        params = inputs_read(model, batches, read)
+        alive = living(model, masks)
+        return {name: to_spread(square.rsqrt(), params[name], alive[name]) for name, square in squares.items()}
 
 
-def _reader(name: str, squares: dict[str, Tensor]) -> Callable[[Any, Any, Any], None]:
-    def read(module: Any, args: Any, kwargs: Any) -> None:
-        met = squares_met(module, args, kwargs).double()
-        squares[name] = squares.get(name, 0) + met.repeat_interleave(len(module.weight) // len(met), 0)
+def inputs_read(model: nn.Module, batches: Batches, read: Callable[[str, Any, Any, Any], None]) -> dict[str, Any]:
+    """Go through the batches, `read(name, layer, args, kwargs)` at each call of a layer; the parameters by name."""
+    params = dict(model.named_parameters())
+    names = {id(p): name for name, p in params.items()}  # the first name of a tensor that has several
+    layers = [m for m in model.modules() if isinstance(m, LAYERS) and id(m.weight) in names]
+    if not layers:
+        raise ValueError(f"{type(model).__name__} has no linear or convolutional layer, whose inputs could be read")
+    calls: list[str] = []
 
-    return read
+    def hook(module: Any, args: Any, kwargs: Any) -> None:
+        calls.append(name := names[id(module.weight)])
+        read(name, module, args, kwargs)
+
+    handles = [m.register_forward_pre_hook(hook, with_kwargs=True) for m in layers]
+    try:
+        with evaluating(model), torch.no_grad():
+            for x, *_ in batches:
+                if len(x):
+                    model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not calls:
+        raise ValueError(EMPTY.format(type(batches).__name__))
+    return params
 
 
-def _scaled(square: Tensor, weight: Tensor, alive: Tensor) -> Tensor:
-    sigma = square.rsqrt().masked_fill(~alive, torch.inf)
+def to_spread(sigma: Tensor, weight: Tensor, alive: Tensor) -> Tensor:
+    """Sigma so scaled that its median is the spread of the living weights; infinite for the others."""
+    sigma = sigma.masked_fill(~alive, torch.inf)
     met = sigma[sigma.isfinite()]
     if met.numel() > 1:
         sigma = sigma * (weight.detach()[alive].double().std() / met.median())
