@@ -93,11 +93,8 @@ def solve(gram: Gram, weight: Tensor, mask: Tensor, ridge: float, *, exactly: bo
     gradients to about 1 % of the error; `exactly` says which. These leave what they hardly gain by as it is.
     """
     _check(gram, weight, mask)
-    system, found = _System(gram), torch.empty_like(weight)
-    exactly = _cheap(mask[:, : system.width]) if exactly is None else exactly
-    for rows in torch.arange(len(weight), device=weight.device).split(system.rows_at_once):
-        found[rows] = _Rows(system, gram.rows(rows), weight[rows], mask[rows]).solved(ridge, exactly)[0]
-    return found
+    system = _System(gram)
+    return _solved(system, gram, weight, mask, ridge, _cheap(mask[:, : system.width]) if exactly is None else exactly)
 
 
 def best_ridge(fit: Gram, held: Gram, weight: Tensor, mask: Tensor, ridges: Sequence[float] = RIDGES) -> Refitted:
@@ -109,9 +106,9 @@ def best_ridge(fit: Gram, held: Gram, weight: Tensor, mask: Tensor, ridges: Sequ
     _check(fit, weight, mask)
     _check(held, weight, mask)
     before = float(error(held, weight).sum())
-    few = torch.arange(0, len(weight), -(-len(weight) // _JUDGES), device=weight.device)
-    trial, judge, start = _Rows(_System(fit), fit.rows(few), weight[few], mask[few]), held.rows(few), None
-    exactly = _cheap(mask[:, : trial.system.width])
+    few = torch.arange(0, len(weight), max(1, -(-len(weight) // _JUDGES)), device=weight.device)
+    system, judge, start = _System(fit), held.rows(few), None
+    trial, exactly = _Rows(system, fit.rows(few), weight[few], mask[few]), _cheap(mask[:, : system.width])
     best = as_before = Refitted(None, weight, before, before)
     least = float(error(judge, weight[few]).sum())
     for ridge in sorted(ridges, reverse=True):
@@ -119,9 +116,17 @@ def best_ridge(fit: Gram, held: Gram, weight: Tensor, mask: Tensor, ridges: Sequ
         if (left := float(error(judge, found).sum())) < least:
             best, least = Refitted(ridge, found, before, left), left
     if best.ridge is not None and len(few) < len(weight):
-        found = solve(fit, weight, mask, best.ridge, exactly=exactly)
+        found = _solved(system, fit, weight, mask, best.ridge, exactly)
         best = Refitted(best.ridge, found, before, float(error(held, found).sum()))
     return best if best.after < before else as_before
+
+
+def _solved(system: "_System", gram: Gram, weight: Tensor, mask: Tensor, ridge: float, exactly: bool) -> Tensor:
+    """All rows, as many at a time as fit in memory."""
+    found = torch.empty_like(weight)
+    for rows in torch.arange(len(weight), device=weight.device).split(system.rows_at_once):
+        found[rows] = _Rows(system, gram.rows(rows), weight[rows], mask[rows]).solved(ridge, exactly)[0]
+    return found
 
 
 class _System:
