@@ -275,6 +275,6 @@ def test_doctests(name):
 
 def test_links_between_pages_lead_somewhere():
     for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
-        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
             if "://" not in link:
                 assert (page.parent / link).exists(), f"{page.name} links to {link}"
