@@ -1,4 +1,4 @@
-"""Cells of the table in docs/integrations.md lead to tests that are there; its versions are those that `make` installs."""
+"""Cells of the table in docs/integrations.md lead to tests that are there; its versions are those of constraints.txt."""
 
 import ast
 import re
