@@ -1,4 +1,4 @@
-"""Cells of the table in docs/integrations.md lead to tests that are there; its versions are those of constraints.txt."""
+"""Cells of the table in docs/integrations.md lead to tests that are there; its versions are those that are pinned."""
 
 import ast
 import re
