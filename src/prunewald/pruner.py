@@ -1,6 +1,7 @@
 """The Pruner: the front door, and the only part with state. It watches the optimizer, prunes, and holds the zeros."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -35,6 +36,7 @@ from prunewald.pruning.reaching import Reach
 from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved, packed, unpacked
 from prunewald.pruning.scoring import Scored
+from prunewald.pruning.sight import Sight
 from prunewald.pruning.stepping import Stepping, after_backward
 from prunewald.pruning.subject import Subject
 from prunewald.pruning.view import PrunerView
@@ -173,13 +175,30 @@ class Pruner(PrunerView):
                 part.put_(found[part.param], scores[part.name].score.to(torch.float32))
         return Scored(found, plan.criterion, plan.uncertainty, (*plan.notes, *reading.notes()))
 
+    @contextmanager
+    def sight(self, criterion: Criterion | str | None = None) -> Iterator[Sight]:
+        """All that a pruning would go by at this moment, to be drawn: weights, sigma, counts; nothing changes.
+
+        With a `criterion` as one by that would, whatever the Pruner's own.
+        """
+        with self._subject.in_sight():
+            plan = self._plan(Request(0.0), criterion=criterion)
+            scores, reading = self._subject.scores(plan)
+            yield Sight(plan, scores, reading.degrees(), tuple(reading.notes()))
+
     def _plan(
-        self, request: Request, uncertainty: SigmaSource | None = None, scope: Allocation | str | None = None
+        self,
+        request: Request,
+        uncertainty: SigmaSource | None = None,
+        scope: Allocation | str | None = None,
+        criterion: Criterion | str | None = None,
     ) -> Plan:
         sigma = plain_names(self._subject.guard.given or self.model, uncertainty)
         choices = self._choices if sigma is None else replace(self._choices, uncertainty=online(sigma))
         if scope is not None:
             choices = replace(choices, scope=make("scope", scope))
+        if criterion is not None:
+            choices = replace(choices, criterion=make("criterion", criterion))
         return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, self._watcher.seen())
 
     def observe(self, batches: Batches, loss: Loss, *, limit: int | None = None) -> dict[str, int]:

@@ -1,0 +1,222 @@
+// The plane of |w| against sigma: every weight, or the density of many, and the line between what stays and what goes.
+
+const STATES = ["pruned by both", "kept by tau alone", "kept by |w| alone", "kept by both"];
+const stateOf = (kept, abs) => (kept ? (abs ? 3 : 1) : abs ? 2 : 0);
+
+function stateColors() {
+  const tau = hue(LOOKS.tau);
+  return [style("faint"), tau, style("ink"), style("both")];
+}
+
+// Colours of the two orders that are compared: that of tau by where its sigma comes from.
+const LOOKS = { tau: { color: "#d62728", dark: "#e0494a" } };
+
+function board(width, height) {
+  const ratio = Math.min(window.devicePixelRatio || 1, 2);
+  const canvas = el("canvas", { width: Math.round(width * ratio), height: Math.round(height * ratio) });
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const pen = canvas.getContext("2d");
+  pen.scale(ratio, ratio);
+  pen.fillStyle = style("ground");
+  pen.fillRect(0, 0, width, height);
+  pen.font = `12px ${FONT}`;
+  return { canvas, pen, width, height };
+}
+
+// The logarithms that the axes run over, and whether some weights have a sigma of zero or none that is finite.
+function extent(plane) {
+  if (plane.bins) {
+    const { weight, sigma, unknown, certain, dead } = plane.bins;
+    return { x: weight.slice(0, 2), y: sigma.slice(0, 2), above: Boolean(unknown || dead), below: Boolean(certain) };
+  }
+  const found = { x: [Infinity, -Infinity], y: [Infinity, -Infinity], above: false, below: false };
+  for (let at = 0; at < plane.weights; at++) {
+    if (plane.size[at] === 0) continue;
+    stretch(found.x, Math.log10(plane.size[at]));
+    if (plane.sigma[at] === 0) found.below = true;
+    else if (plane.sigma[at] === Infinity) found.above = true;
+    else stretch(found.y, Math.log10(plane.sigma[at]));
+  }
+  found.x[0] = Math.max(found.x[0], found.x[1] - 4);
+  found.y[0] = Math.max(found.y[0], found.y[1] - 8);
+  for (const range of [found.x, found.y]) if (!(range[1] > range[0])) range.splice(0, 2, ...(Number.isFinite(range[0]) ? [range[0] - 0.5, range[0] + 0.5] : [-1, 0]));
+  return found;
+}
+
+function stretch(range, value) {
+  range[0] = Math.min(range[0], value);
+  range[1] = Math.max(range[1], value);
+}
+
+function planeCanvas(width, found, info, lam) {
+  const { plane } = found;
+  const height = Math.round(Math.min(460, Math.max(300, width * 0.72)));
+  const { canvas, pen } = board(width, height);
+  const span = extent(plane);
+  const area = { left: 56, right: width - 14, top: 26, bottom: height - 48 };
+  const [upper, lower] = [area.top + (span.above ? 22 : 4), area.bottom - (span.below ? 22 : 4)];
+  const x = logarithmic(span.x[0], span.x[1], area.left + 6, area.right - 6);
+  const y = logarithmic(span.y[0], span.y[1], lower, upper);
+  planeAxes(pen, area, x, y, span);
+  pen.save();
+  pen.beginPath();
+  pen.rect(area.left, area.top - 4, area.right - area.left, area.bottom - area.top + 8);
+  pen.clip();
+  const places = { x, y, above: area.top + 6, below: area.bottom - 6 };
+  if (plane.bins) paintCells(pen, found, places, span);
+  else paintPoints(pen, found, places);
+  if (found.kept) boundaries(pen, found, info, lam, places, span, area);
+  pen.restore();
+  return canvas;
+}
+
+function planeAxes(pen, area, x, y, span) {
+  pen.lineWidth = 1;
+  pen.fillStyle = style("muted");
+  const rule = (x1, y1, x2, y2, color) => {
+    pen.strokeStyle = color;
+    pen.beginPath();
+    pen.moveTo(x1, y1);
+    pen.lineTo(x2, y2);
+    pen.stroke();
+  };
+  pen.textAlign = "right";
+  for (const tick of y.ticks) {
+    rule(area.left, y.place(tick), area.right, y.place(tick), style("grid"));
+    pen.fillText(y.label(tick), area.left - 8, y.place(tick) + 4);
+  }
+  if (span.above) pen.fillText("∞", area.left - 8, area.top + 10);
+  if (span.below) pen.fillText("0", area.left - 8, area.bottom - 2);
+  pen.textAlign = "center";
+  for (const tick of x.ticks) {
+    rule(x.place(tick), area.top, x.place(tick), area.bottom, style("grid"));
+    pen.fillText(x.label(tick), x.place(tick), area.bottom + 18);
+  }
+  rule(area.left, area.bottom, area.right, area.bottom, style("muted"));
+  pen.fillText("|w|", (area.left + area.right) / 2, area.bottom + 38);
+  pen.textAlign = "left";
+  pen.fillText("sigma", 16, area.top - 10);
+}
+
+const spotOf = (sigma, { y, above, below }) => (sigma === 0 ? below : sigma === Infinity ? above : y.place(sigma));
+
+// Pruned ones first, then what both keep, and on top what changes sides; dead weights are crosses.
+function paintPoints(pen, { plane, kept, abs }, places) {
+  const colors = stateColors();
+  const radius = plane.weights > 6000 ? 1.4 : plane.weights > 1500 ? 1.8 : 2.6;
+  const states = Uint8Array.from({ length: plane.weights }, (_, at) => (kept ? stateOf(kept[at], abs[at]) : 3));
+  for (const state of [0, 3, 2, 1]) {
+    const changed = state === 1 || state === 2;
+    pen.fillStyle = colors[state];
+    pen.globalAlpha = changed ? 0.95 : 0.5;
+    for (let at = 0; at < plane.weights; at++) {
+      if (states[at] !== state || plane.size[at] === 0 || (plane.dead && plane.dead[at])) continue;
+      pen.beginPath();
+      pen.arc(places.x.place(plane.size[at]), spotOf(plane.sigma[at], places), changed ? radius + 0.4 : radius, 0, 7);
+      pen.fill();
+    }
+  }
+  pen.globalAlpha = 0.8;
+  pen.lineWidth = 1;
+  for (let at = 0; plane.dead && at < plane.weights; at++) {
+    if (!plane.dead[at] || plane.size[at] === 0) continue;
+    const [left, up] = [places.x.place(plane.size[at]), spotOf(plane.sigma[at], places)];
+    pen.strokeStyle = states[at] === 3 ? colors[3] : style("dead");
+    pen.beginPath();
+    pen.moveTo(left - 2, up - 2);
+    pen.lineTo(left + 2, up + 2);
+    pen.moveTo(left + 2, up - 2);
+    pen.lineTo(left - 2, up + 2);
+    pen.stroke();
+  }
+  pen.globalAlpha = 1;
+}
+
+// The density of the bins, in the colour of the state that most weights of a bin have.
+function paintCells(pen, { plane, kept, abs }, places, span) {
+  const { weight, sigma } = plane.bins;
+  const colors = stateColors();
+  const [wide, high] = [(weight[1] - weight[0]) / weight[2], (sigma[1] - sigma[0]) / sigma[2]];
+  const byCell = new Map();
+  const strip = new Float64Array(weight[2]);
+  for (let at = 0; at < plane.x.length; at++) {
+    const a = Math.min(weight[2] - 1, Math.floor((plane.x[at] - weight[0]) / wide));
+    if (plane.kind[at] === DEAD) {
+      strip[a] += plane.n[at];
+      continue;
+    }
+    if (!Number.isFinite(plane.y[at])) continue;
+    const b = Math.min(sigma[2] - 1, Math.floor((plane.y[at] - sigma[0]) / high));
+    const cell = byCell.get(a * sigma[2] + b) ?? [0, 0, 0, 0];
+    const [k, m] = kept ? [kept[at], abs[at]] : [1, 1];
+    [Math.min(1 - k, 1 - m), Math.max(k - m, 0), Math.max(m - k, 0), Math.min(k, m)].forEach((share, state) => {
+      cell[state] += plane.n[at] * share;
+    });
+    byCell.set(a * sigma[2] + b, cell);
+  }
+  const most = Math.log1p(Math.max(1, ...Array.from(byCell.values(), (cell) => sum(cell))));
+  const left = (a) => places.x.place(10 ** (weight[0] + wide * a));
+  const up = (b) => places.y.place(10 ** (sigma[0] + high * b));
+  for (const [key, cell] of byCell) {
+    const [a, b] = [Math.floor(key / sigma[2]), key % sigma[2]];
+    const total = sum(cell);
+    const changed = cell[1] + cell[2] > 0.25 * total;
+    const state = changed ? (cell[1] >= cell[2] ? 1 : 2) : cell[3] >= cell[0] ? 3 : 0;
+    pen.globalAlpha = 0.12 + 0.88 * (Math.log1p(total) / most);
+    pen.fillStyle = state === 0 ? style("density") : colors[state];
+    pen.fillRect(left(a), up(b + 1), Math.max(left(a + 1) - left(a), 1) + 0.3, Math.max(up(b) - up(b + 1), 1) + 0.3);
+  }
+  const tall = Math.log1p(Math.max(1, ...strip));
+  pen.fillStyle = style("dead");
+  strip.forEach((n, a) => {
+    if (!n) return;
+    pen.globalAlpha = 0.15 + 0.85 * (Math.log1p(n) / tall);
+    pen.fillRect(left(a), places.above - 6, Math.max(left(a + 1) - left(a), 1) + 0.3, 11);
+  });
+  pen.globalAlpha = 1;
+}
+
+// The lowest |w|, and the lowest tau, that stay.
+function thresholds({ plane, kept, abs, order, keys }) {
+  let [size, tau] = [Infinity, Infinity];
+  if (plane.bins) {
+    for (let at = 0; at < plane.x.length; at++) {
+      if (abs[at] > 0.5) size = Math.min(size, plane.x[at]);
+      if (kept[at] > 0.5 && keys[at] > -90) tau = Math.min(tau, keys[at]);
+    }
+    return { size: 10 ** size, tau: 10 ** tau };
+  }
+  for (let at = 0; at < plane.weights; at++) {
+    if (abs[at]) size = Math.min(size, plane.size[at]);
+    if (kept[at] && order.tier[at] === RANKED) tau = Math.min(tau, order.score[at]);
+  }
+  return { size, tau };
+}
+
+function boundaries(pen, found, info, lam, places, span, area) {
+  const { size, tau } = thresholds(found);
+  const lambda = lam * found.plane.spread;
+  const low = 10 ** (span.y[0] - 0.3);
+  const high = 10 ** (span.y[1] + 0.3);
+  pen.lineWidth = 1.6;
+  pen.setLineDash([5, 4]);
+  pen.strokeStyle = style("ink");
+  if (Number.isFinite(size)) {
+    pen.beginPath();
+    pen.moveTo(places.x.place(size), area.top);
+    pen.lineTo(places.x.place(size), area.bottom);
+    pen.stroke();
+  }
+  pen.setLineDash([]);
+  pen.strokeStyle = stateColors()[1];
+  if (!Number.isFinite(tau) || tau <= 0) return;
+  pen.beginPath();
+  for (let step = 0; step <= 120; step++) {
+    const sigma = low * (high / low) ** (step / 120);
+    const [left, up] = [places.x.place(tau * (lambda + sigma)), places.y.place(sigma)];
+    if (step) pen.lineTo(left, up);
+    else pen.moveTo(left, up);
+  }
+  pen.stroke();
+}

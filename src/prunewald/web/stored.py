@@ -1,0 +1,31 @@
+"""Where the bytes of a packed file are."""
+
+from typing import Any
+
+from prunewald.storage import Inspection, inspect
+from prunewald.util.files import FilePath
+
+
+def section(found: Inspection) -> dict[str, Any]:
+    """The bytes of each tensor by what they are for."""
+    rows = [
+        {
+            "name": row.name,
+            "shape": list(row.shape),
+            "stored": row.stored,
+            "weights": row.weights,
+            "kept": row.kept,
+            "positions": row.positions,
+            "values": row.values,
+            "codebook": row.codebook,
+            "overhead": row.overhead,
+            "bound": round(row.bound, 1),
+        }
+        for row in found.tensors
+    ]
+    return {"path": found.path, "format": found.version, "size": found.size, "header": found.header, "tensors": rows}
+
+
+def read(path: FilePath) -> Inspection:
+    """Look into a packed file; a PackedFileError if it is none."""
+    return inspect(path)
