@@ -34,8 +34,8 @@ def _chromium() -> str | None:
 class Browser:
     """One Chromium, for one page after the other."""
 
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
+    def __init__(self, driver: Any, downloads: Path) -> None:
+        self.driver, self.downloads = driver, downloads
 
     def open(self, path: Path, size: tuple[int, int] = WIDE, scheme: str = "light", everything: bool = True) -> None:
         """Open a page, by default with all its sections built."""
@@ -96,6 +96,6 @@ def chromium(downloads: Path) -> Iterator[Browser]:
     try:
         allowed = {"behavior": "allow", "downloadPath": str(downloads)}
         driver.execute_cdp_cmd("Browser.setDownloadBehavior", allowed)
-        yield Browser(driver)
+        yield Browser(driver, downloads)
     finally:
         driver.quit()

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
-# By where sigma comes from; the first three as the paper draws them. Black stands for the ink of the page.
+INK, PALE_INK = "#000000", "#e9eaec"  # black is the ink: on a dark ground it is what is written there
+# By where sigma comes from; the first three as the paper draws them.
 METHODS = {
-    "abs": "#000000",
+    "abs": INK,
     "pseudo:formula": "#ff7f0e",
     "bootstrap:formula": "#1f77b4",
     "dense": "#808080",
@@ -69,9 +70,11 @@ def of_labels(labels: Iterable[str]) -> dict[str, str]:
 def seen_on(colour: str, ground: str) -> str:
     """The colour, moved towards black or white until it stands out from a ground by 3 to 1.
 
-    >>> seen_on("#000000", "#15171b") > "#555555", seen_on("#d62728", "#ffffff")
-    (True, '#d62728')
+    >>> seen_on("#000000", "#15171b"), seen_on("#000000", "#ffffff"), seen_on("#000080", "#15171b")
+    ('#e9eaec', '#000000', '#6666b3')
     """
+    if colour == INK and ground == DARK:
+        return PALE_INK
     towards = 255.0 if _luminance(_rgb(ground)) < 0.5 else 0.0
     own = _rgb(colour)
     for step in range(51):

@@ -36,10 +36,10 @@ def series(values: Mapping[float, Sequence[float]]) -> dict[str, Any]:
     return of_differences(known)
 
 
-def of_differences(values: Mapping[float, Difference]) -> dict[str, Any]:
-    """A series of means that are known with their intervals."""
+def of_differences(values: Mapping[float, Difference], unit: float = 1.0) -> dict[str, Any]:
+    """A series of means that are known with their intervals; with a `unit`, in parts of it."""
     levels = sorted(values)
-    parts = {part: [short(getattr(values[level], part)) for level in levels] for part in ("mean", "low", "high")}
+    parts = {part: [short(unit * getattr(values[level], part)) for level in levels] for part in ("mean", "low", "high")}
     return {"levels": levels, "n": [values[level].n for level in levels], **parts}
 
 
@@ -52,9 +52,9 @@ def method(
     gain: Mapping[str, Any] | None,
     over: str,
 ) -> dict[str, Any]:
-    """One method: `own` are its series by when it was measured, `gain` the differences over another, named `over`."""
+    """One method: `own` are its series by when it was measured, `gain` its differences over another, named `over`."""
     said = {"label": label, "criterion": criterion, "allocation": allocation, "look": look.to_dict()}
-    return said | {"series": dict(own), "gain": gain, "over": over}
+    return said | {"series": dict(own), "gain": gain and dict(gain), "over": over}
 
 
 def given(accuracies: Given) -> dict[str, Any]:
@@ -67,7 +67,8 @@ def given(accuracies: Given) -> dict[str, Any]:
     for label, own in checked.items():
         gain = None if label == first else _gains(label, own, first, checked[first])
         drawn = {"measured": series(own)}
-        methods.append(method(label, label, "", Look(look[label]), drawn, gain, first))
+        compared = None if gain is None else {"measured": gain}
+        methods.append(method(label, label, "", Look(look[label]), drawn, compared, first))
     highest = max(max(values) for own in checked.values() for values in own.values())
     return {"networks": [{"name": "", "share": highest <= 1, "lines": [], "notes": [], "methods": methods}]}
 

@@ -17,15 +17,15 @@ function accuracySection(data) {
     state.off.clear();
     show();
   };
-  const chooser = names.length > 1 ? [choice("Network", names, 0, change).node] : [];
+  state.chooser = names.length > 1 ? choice("Network", names, 0, change).node : null;
   show();
-  return [...chooser, body];
+  return [body];
 }
 
 function accuracyFigures(network, state, times, show) {
   const shown = () => network.methods.filter((one) => !state.off.has(one.label));
   const unit = network.share ? (value) => 100 * value : (value) => value;
-  const controls = [];
+  const controls = state.chooser ? [state.chooser] : [];
   if (times.length > 1) {
     const pick = choice("Measured", times.map((time) => [time, WHEN[time]]), state.when, (value) => {
       state.when = value;
@@ -48,7 +48,9 @@ function accuracyFigures(network, state, times, show) {
     accuracy.again();
     gains.again();
   });
-  const notes = [...network.lines, ...network.notes].map((line) => el("p", { class: "note" }, line));
+  const kinds = new Set(network.methods.map((one) => one.allocation));
+  const told = kinds.size > 1 ? ["Colour: the criterion. Dash and mark: how many weights each layer keeps (@; solid: each layer alike)."] : [];
+  const notes = [...told, ...network.lines, ...network.notes].map((line) => el("p", { class: "note" }, line));
   const pair = el("div", { class: "pair" }, accuracy.node, network.methods.some((one) => one.gain) ? gains.node : null);
   later(accuracy, gains);
   return [el("div", { class: "controls" }, controls), legend, pair, ...notes];
@@ -60,7 +62,7 @@ function later(...figures) {
 }
 
 const listed = (methods) => methods.map((one) => one.label).join("; ") || "none";
-const gainOf = (one, when) => (one.gain && one.gain.levels ? one.gain : one.gain?.[when]) ?? null;
+const gainOf = (one, when) => one.gain?.[when] ?? null;
 
 function methodLegend(network, state, changed) {
   const entry = (one) => {

@@ -104,7 +104,7 @@ function explorerFigures(info, state) {
       const has = Boolean(tilesOf(found()));
       imaged.hidden = !has;
       none.hidden = has;
-      if (has) hidden.forEach((one) => one.again());
+      hidden.forEach((one) => one.again());
     },
   };
 }

@@ -49,11 +49,13 @@ function tableOf(rows) {
   return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Numbers of the figure" }, table, more);
 }
 
-// `paint(width)` gives the drawing, `rows()` its numbers under a head, `words()` what a reader who cannot see it is told.
-function figure(title, { paint, rows, words, note = null, wide = false }) {
+// `paint(width)` gives the drawing, `rows()` its numbers under a head, `words()` what a reader who cannot see it is told;
+// where it is not `ready()` there is nothing to draw.
+function figure(title, { paint, rows, words, note = null, wide = false, ready = () => true }) {
   const plot = el("div", { class: "plot", role: "img" });
   const numbers = el("div", { hidden: true });
   const again = () => {
+    if (!ready()) return;
     const width = Math.max(plot.clientWidth || 0, 260);
     plot.replaceChildren(paint(width));
     plot.setAttribute("aria-label", `${title}. ${words()}`);

@@ -132,12 +132,14 @@ function imageFigures(found) {
     const { share, width } = tilesOf(found());
     return [["row", "column", "share kept"], ...Array.from(share, (value, at) => [Math.floor(at / width), at % width, value])];
   };
+  const ready = () => Boolean(tilesOf(found()));
   const tiles = figure("What its outputs look at", {
+    ready,
     paint: (width) => tilesCanvas(width, found()),
     rows,
     words: () => `The weights of ${tilesOf(found()).tiles} of ${tilesOf(found()).of} kernels or outputs of ${found().plane.name}, as images; pruned ones are blank.`,
     note: el("p", { class: "note" }, "One image for each kernel, or for each output: blue below zero, orange above, grey pruned."),
   });
-  const share = figure("How much of each input is kept", { paint: (width) => shareCanvas(width, found()), rows, words: () => `The share kept at each place of the images of ${found().plane.name}, over all of them.` });
+  const share = figure("How much of each input is kept", { ready, paint: (width) => shareCanvas(width, found()), rows, words: () => `The share kept at each place of the images of ${found().plane.name}, over all of them.` });
   return { tiles, share };
 }
