@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,10 @@ from prunewald.uncertainty.batches import Batches
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.files import FilePath
 from prunewald.util.registry import make
+from prunewald.util.text import some
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Pruner(PrunerView):
@@ -185,6 +189,21 @@ class Pruner(PrunerView):
             plan = self._plan(Request(0.0), criterion=criterion)
             scores, reading = self._subject.scores(plan)
             yield Sight(plan, scores, reading.degrees(), tuple(reading.notes()))
+
+    def plot(self, layer: str | None = None, *, sparsity: float | None = None, axes: "Axes | None" = None) -> "Axes":
+        """Draw |w| against sigma of one target, the largest by default; returns the axes. Needs matplotlib.
+
+        It shows which weights stay at a `sparsity` of all targets, and which would by magnitude with the same counts:
+        by default at 0.9, or where some are pruned what is left.
+        """
+        from prunewald.pruning.drawing import plane
+
+        sizes = {name: weight.numel() for name, weight in self.targets().items()}
+        chosen = max(sizes, key=sizes.__getitem__) if layer is None else layer
+        if chosen not in sizes:
+            raise ValueError(f"layer={layer!r} is no target of this Pruner; it has {some(sizes, 6)}")
+        with self.sight() as sight:
+            return plane(sight, chosen, sparsity, axes)
 
     def _plan(
         self,

@@ -19,7 +19,15 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
 def net(dtype: torch.dtype = torch.float32) -> nn.Sequential:
     """A convolution and two matrices, 1,588 weights."""
     torch.manual_seed(0)
-    layers = (nn.Conv2d(1, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(150, 9), nn.ReLU(), nn.Linear(9, 4))
+    layers = (
+        nn.Conv2d(1, 6, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(150, 9),
+        nn.ReLU(),
+        nn.Linear(9, 4),
+    )
     return nn.Sequential(*layers).to(dtype)
 
 

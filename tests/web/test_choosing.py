@@ -106,7 +106,9 @@ def test_ties_zeros_and_sigmas_that_are_zero_or_infinite(browser: Browser, tmp_p
 
 
 def test_the_paper_s_formula_does_not_put_the_dead_first(browser: Browser, tmp_path: Path) -> None:
-    pruner = trained(criterion=pw.MagnitudeUncertainty(lam=0.01, dead="formula"), uncertainty=pw.PseudoBootstrap(last=20))
+    pruner = trained(
+        criterion=pw.MagnitudeUncertainty(lam=0.01, dead="formula"), uncertainty=pw.PseudoBootstrap(last=20)
+    )
     for one in shown(browser, pruner, tmp_path / "page.html", [0.01], [0.5, 0.9]):
         masks, _ = pruner.choose(one["level"])
         assert {name: layer["kept"] for name, layer in one["layers"].items()} == {n: bits(m) for n, m in masks.items()}

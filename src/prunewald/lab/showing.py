@@ -92,7 +92,9 @@ def of_folder(folder: Path, title: str | None = None) -> Data:
     full = [entry for entry in known if entry[3]]
     if not full:
         raise ResultsError(f"nothing is finished yet in {str(folder)!r}: it has no records; run it to the end of one")
-    groups = [g for one, *rest in full for g in settings_groups(*rest, name=one.name if len(full) > 1 else "")]
+    groups = []
+    for one, settings, data, records in full:
+        groups += settings_groups(settings, data, records, one.name if len(full) > 1 else "")
     networks = [network_of(one) for one, *_ in full]
     name = title or (networks[0]["name"] if len(networks) == 1 else folder.resolve().name)
     return of_records(name, networks, groups)
@@ -126,7 +128,8 @@ def _of_demo_folder(folder: Path, title: str | None) -> Data:
     file = folder / "results.json"
     try:
         stored = json.loads(file.read_bytes())
-        settings = Settings(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored["settings"].items()})
+        given: Data = {k: tuple(v) if isinstance(v, list) else v for k, v in stored["settings"].items()}
+        settings = Settings(**given)
         names = {field.name for field in fields(Record)} - {"environment"}
         records = [Record(**{k: v for k, v in one.items() if k in names}, environment={}) for one in stored["records"]]
         used, data = dict(stored["environment"]), str(stored["data"])
@@ -141,4 +144,3 @@ def _of_demo_folder(folder: Path, title: str | None) -> Data:
 
 def _environment() -> dict[str, str]:
     return environment(torch.device("cpu"))
-

@@ -27,9 +27,10 @@ class Sight:
         """What is known of each target, one after another: of a large model they are never all in memory."""
         return (self.scores.stats(name) for name in self.scores)
 
-    def keep(self, name: str, count: Count) -> Tensor:
-        """Which weights of a target stay where so many do, as its criterion says."""
+    def keep(self, name: str, count: Count, *, by_magnitude: bool = False) -> Tensor:
+        """Which weights of a target stay where so many do, as its criterion says, or as |w| would have it."""
         ranked, layout, alive = self.scores[name], self.scores.layouts.get(name), self.scores.alive(name)
+        ranked = ranked.by_magnitude(alive) if by_magnitude else ranked
         pattern = self.plan.pattern
         kept = pattern(ranked, count) if layout is None else by_layout(pattern, layout)(ranked, count)
         return kept if alive is None else kept & alive

@@ -28,7 +28,8 @@ METHODS = {
     "platon": "#daa520",
 }
 UNKNOWN = "#4d4d4d"
-DEAD = "#b8860b"  # weights that no gradient reached
+# What becomes of weights, where no method is meant, on a light ground.
+BAR, BOTH, FAINT, MUTED, GRID = "#2f5d8f", "#8a96a8", "#b9bec6", "#5a6069", "#e8eaee"
 LIGHT, DARK = "#ffffff", "#15171b"  # the grounds of a page
 _SPOKEN = {  # the words that a label knows a method by; the first that fits counts, so the sources of sigma come first
     "pseudo": ("pseudo",),

@@ -31,9 +31,14 @@ class Look:
 
 def series(values: Mapping[float, Sequence[float]]) -> dict[str, Any]:
     """Means with 95 % t intervals, level by level; a single value is a point without one."""
-    known = {level: Difference(*[values[level][0]] * 3, math.nan, 1) for level in values if len(values[level]) == 1}
+    known = {level: _single(values[level][0]) for level in values if len(values[level]) == 1}
     known |= {level: paired(own, [0.0] * len(own)) for level, own in values.items() if len(own) > 1}
     return of_differences(known)
+
+
+def _single(value: float) -> Difference:
+    """One value, a point without an interval."""
+    return Difference(value, value, value, math.nan, 1)
 
 
 def of_differences(values: Mapping[float, Difference], unit: float = 1.0) -> dict[str, Any]:
@@ -102,7 +107,6 @@ def _gains(
     for level in both:
         if len(own[level]) != len(versus[level]):
             raise ValueError(_TIMES.format(label, len(own[level]), f"{level:g}", first, len(versus[level])))
-    single = {level: own[level][0] - versus[level][0] for level in both if len(own[level]) == 1}
-    found = {level: Difference(gap, gap, gap, math.nan, 1) for level, gap in single.items()}
+    found = {level: _single(own[level][0] - versus[level][0]) for level in both if len(own[level]) == 1}
     found |= {level: paired(own[level], versus[level]) for level in both if len(own[level]) > 1}
     return of_differences(found) if found else None

@@ -11,7 +11,7 @@ from prunewald.storage import Inspection
 from prunewald.util.files import FilePath
 from prunewald.util.registry import brief, name_of
 from prunewald.web import accuracies as accuracy
-from prunewald.web import costs, layers, planes, stored
+from prunewald.web import costs, layer_table, planes, stored
 
 FORMAT = "prunewald page 1"
 SECTIONS = ("accuracy", "layers", "planes", "file", "history", "settings")
@@ -101,7 +101,7 @@ def of_file(path: FilePath, *, title: str | None = None) -> Data:
         "settings": {"groups": [{"name": "file", "rows": [["format", found.version]]}]},
     }
     if found.report is not None:
-        sections["layers"] = layers.of_report(found.report, {}, None, _sizes(found)) | {"macs": _NO_MODEL}
+        sections["layers"] = layer_table.of_report(found.report, {}, None, _sizes(found)) | {"macs": _NO_MODEL}
     return page_data(title or found.path, sections)
 
 
@@ -126,7 +126,7 @@ def _layers(pruner: Pruner, uses: Mapping[str, float] | None, found: Inspection 
         report = pruner.report or _made_elsewhere(pruner) or _would_be(pruner)
     except ValueError as reason:
         return why(reason)
-    return layers.of_report(report, tensors, known, {} if found is None else _sizes(found))
+    return layer_table.of_report(report, tensors, known, {} if found is None else _sizes(found))
 
 
 def _would_be(pruner: Pruner) -> Report:
