@@ -9,8 +9,10 @@ from torch import Tensor
 from prunewald.util.tensors import pieces
 from prunewald.web import encoding
 
-_DECADES = 4.0  # below the largest |w|: what is smaller is counted in the lowest bin
-_ALL_CELLS = 2_000_000  # of all planes of a page
+_TAIL = 0.0005  # the share of weights at either end that is counted in the outermost bins
+_SAMPLE = 1 << 18  # values that tell where the ends are
+_ACROSS, _UP = 288, 128  # bins of |w| and of sigma, in pages of few planes
+_ALL_CELLS = 1_500_000  # of all planes of a page
 
 
 class Cells(NamedTuple):
@@ -22,8 +24,8 @@ class Cells(NamedTuple):
 
 def cells_for(planes: int) -> Cells:
     """As many as a page of so many planes has room for."""
-    share = min(1.0, math.sqrt(_ALL_CELLS / (160 * 96 * max(planes, 1))))
-    return Cells(max(40, int(160 * share)), max(24, int(96 * share)))
+    share = min(1.0, math.sqrt(_ALL_CELLS / (_ACROSS * _UP * max(planes, 1))))
+    return Cells(max(40, int(_ACROSS * share)), max(20, int(_UP * share)))
 
 
 def binned(weight: Tensor, sigma: Tensor, dead: Tensor | None, alive: Tensor, cells: Cells) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def binned(weight: Tensor, sigma: Tensor, dead: Tensor | None, alive: Tensor, ce
     dead = torch.zeros_like(alive) if dead is None else dead
     moving = alive & (weight != 0)
     regular = moving & ~dead & spread.isfinite() & (spread > 0)
-    across, up = _edges(size, moving, _DECADES, cells.weight), _edges(spread, regular, 6.0, cells.sigma)
+    across, up = _edges(size, moving, cells.weight, to_the_top=True), _edges(spread, regular, cells.sigma)
     kinds = {
         "dead": moving & dead,
         "unknown": moving & ~dead & ~spread.isfinite(),
@@ -59,12 +61,15 @@ class _Edges(NamedTuple):
     bins: int
 
 
-def _edges(values: Tensor, chosen: Tensor, decades: float, bins: int) -> _Edges:
+def _edges(values: Tensor, chosen: Tensor, bins: int, *, to_the_top: bool = False) -> _Edges:
+    """Edges between which all but the tails are; `to_the_top` up to the largest."""
     found = values[chosen]
     if not found.numel():
         return _Edges(-1.0, 0.0, 1)
-    low, high = (math.log10(float(value)) for value in found.aminmax())
-    low = max(low, high - decades)
+    some = found[:: -(-found.numel() // _SAMPLE)].double().sort().values
+    tail = int(_TAIL * len(some))
+    ends = some[tail], found.max() if to_the_top else some[len(some) - 1 - tail]
+    low, high = (math.log10(float(value)) for value in ends)
     return _Edges(low, high, bins) if high > low else _Edges(low - 0.05, high + 0.05, 1)
 
 

@@ -84,7 +84,7 @@ function lineChart(width, { series, xs, xLabel, xText, yLabel, scale, zero, refe
 
 // Plain lines over numbers: a history, or how a sparsity is shared out.
 function curveChart(width, { curves, x: [xLow, xHigh], y: [yLow, yHigh], xLabel, yLabel, percent = [true, true], steps = false }) {
-  const board = canvasOf(width, Math.round(Math.min(360, Math.max(250, width * 0.6))), { left: 52, right: 12, top: 28, bottom: 48 });
+  const board = canvasOf(width, Math.round(Math.min(360, Math.max(250, width * 0.6))), { left: 52, right: 24, top: 28, bottom: 48 });
   const { svg, area } = board;
   const label = (scale, shown) => (shown ? { ...scale, label: (value) => `${Math.round(100 * value)} %` } : { ...scale, label: (v) => show.short(v) });
   const x = label(linear(xLow, xHigh, area.left, area.right), percent[0]);

@@ -1,6 +1,6 @@
 // Large models: which part of each bin stays. A bin is taken as a few points that share its weights.
 
-const ACROSS = 4; // points of a bin along |w|
+const ACROSS = 3; // points of a bin along |w|
 const UP = 2; // and along sigma
 const BUCKETS = 1 << 14;
 
@@ -34,7 +34,8 @@ function pointsOf(plane) {
       for (let i = 0; n && i < ACROSS; i++) put(wLow + wide * (a + (i + 0.5) / ACROSS), y, n / ACROSS, kind);
     });
   }
-  return { ...plane, grid, ...Object.fromEntries(Object.entries(found).map(([k, v]) => [k, Float64Array.from(v)])) };
+  const points = Object.fromEntries(Object.entries(found).map(([name, values]) => [name, Float64Array.from(values)]));
+  return { ...plane, ...points, total: points.n.reduce((all, n) => all + n, 0) };
 }
 
 // One number that orders the points: of dead ones far below, then those of infinite sigma, then log tau.
@@ -51,27 +52,31 @@ function keysOf(plane, lam, deadFirst) {
 
 // The share of each point that stays where `count` weights do, of several planes in one order.
 function sharesOf(planes, keys, count) {
-  const flat = planes.flatMap((plane, which) => Array.from(keys[which], (key, at) => [key, plane.n[at]]));
-  const excess = sum(flat.map(([, n]) => n)) - count; // pruned ones and zeros, which have no points, went before
-  if (excess <= 0) return keys.map((own) => Float64Array.from(own, () => 1));
-  const cutAt = cutOf(flat, excess);
-  return keys.map((own) => Float64Array.from(own, (key) => (key > cutAt.high ? 1 : key < cutAt.low ? 0 : cutAt.share)));
+  const excess = sum(planes.map((plane) => plane.total)) - count; // pruned ones and zeros have no points: they went before
+  if (excess <= 0) return keys.map((own) => new Float64Array(own.length).fill(1));
+  const { low, high, share } = cutOf(planes, keys, excess);
+  return keys.map((own) => own.map((key) => (key > high ? 1 : key < low ? 0 : share)));
 }
 
 // Where the lowest `excess` weights end: a narrow bucket of keys, and which share of it stays.
-function cutOf(flat, excess) {
+function cutOf(planes, keys, excess) {
   let [low, high] = [Infinity, -Infinity];
-  for (const [key] of flat) {
-    low = Math.min(low, key);
-    high = Math.max(high, key);
+  for (const own of keys) {
+    for (let at = 0; at < own.length; at++) {
+      if (own[at] < low) low = own[at];
+      if (own[at] > high) high = own[at];
+    }
   }
   let under = 0;
   for (let round = 0; round < 3; round++) {
     const step = (high - low) / BUCKETS || 1e-12;
     const buckets = new Float64Array(BUCKETS);
-    for (const [key, n] of flat) {
-      if (key >= low && key <= high) buckets[Math.min(BUCKETS - 1, Math.floor((key - low) / step))] += n;
-    }
+    keys.forEach((own, which) => {
+      const { n } = planes[which];
+      for (let at = 0; at < own.length; at++) {
+        if (own[at] >= low && own[at] <= high) buckets[Math.min(BUCKETS - 1, Math.floor((own[at] - low) / step))] += n[at];
+      }
+    });
     let at = 0;
     while (at < BUCKETS - 1 && under + buckets[at] <= excess) under += buckets[at++];
     const share = buckets[at] ? 1 - (excess - under) / buckets[at] : 1;
