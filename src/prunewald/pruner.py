@@ -188,7 +188,7 @@ class Pruner(PrunerView):
         with self._subject.in_sight():
             plan = self._plan(Request(0.0), criterion=criterion)
             scores, reading = self._subject.scores(plan)
-            yield Sight(plan, scores, reading.degrees(), tuple(reading.notes()))
+            yield Sight(plan, scores, reading.degrees(), tuple(reading.notes()), reading.averages())
 
     def plot(self, layer: str | None = None, *, sparsity: float | None = None, axes: "Axes | None" = None) -> "Axes":
         """Draw |w| against sigma of one target, the largest by default; returns the axes. Needs matplotlib.

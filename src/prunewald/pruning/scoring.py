@@ -82,6 +82,10 @@ class PlannedScores(Scores):
         value = whole.param.detach()
         return part.take(value if whole.alive is None else value.where(whole.alive, 0.0))
 
+    def part(self, name: str) -> Slice:
+        """The slice of this name."""
+        return self._slices[name]
+
     def alive(self, name: str) -> Tensor | None:
         """The mask of one slice; None where nothing of it is pruned, or where pruned weights compete too."""
         part = self._slices[name]

@@ -22,10 +22,17 @@ class Sight:
     scores: PlannedScores
     degrees: float | None  # of freedom of z = w / sigma; None where it is normal
     notes: tuple[str, ...]
+    averages: Mapping[str, Tensor]  # by parameter, the weights that standard errors are of, where not the present ones
 
     def stats(self) -> Iterator[WeightStats]:
         """What is known of each target, one after another: of a large model they are never all in memory."""
         return (self.scores.stats(name) for name in self.scores)
+
+    def tested(self, stats: WeightStats) -> Tensor:
+        """The weights of a target that its standard errors are of."""
+        part = self.scores.part(stats.name)
+        average = self.averages.get(part.param)
+        return stats.weight if average is None else part.take(average).to(stats.weight)
 
     def keep(self, name: str, count: Count, *, by_magnitude: bool = False) -> Tensor:
         """Which weights of a target stay where so many do, as its criterion says, or as |w| would have it."""

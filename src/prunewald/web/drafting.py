@@ -23,7 +23,7 @@ _NO_FILE = "no file was given: page(..., file='model.pw'), after pw.save(pruner,
 _NO_SCHEDULE = "this Pruner has no schedule: it prunes when it is told to, and keeps no history"
 _FILE_HAS = "a packed file holds weights and a report, {}"
 _NO_SIGMA = _FILE_HAS.format("no sigma: the plane needs the Pruner, before or after it prunes")
-_ELSEWHERE = "by the sigma of {}, whatever the Pruner itself scores by: {}"
+_ELSEWHERE = "drawn for {}; the Pruner itself scores by {}"
 _SURVIVORS = (
     "what is pruned is zero by now, so the plane is of what is left: pw.web.look(pruner) before prune(), and "
     "page(..., before=...), shows what the choice was made from"

@@ -125,7 +125,7 @@ def _plane(sight: Sight, stats: WeightStats, rule: Rule, cells: bins.Cells | Non
         "dead_count": None if dead is None else int(torch.count_nonzero(dead & living)),
         "group": sight.scores.layers.get(stats.name, stats.name),
         "spread": rule.spread(stats),
-        "p": _p_histogram(sight, weight, sigma, living if dead is None else living & ~dead),
+        "p": _p_histogram(sight, turn(sight.tested(stats)), sigma, living if dead is None else living & ~dead),
     }
     if cells is None:
         return own | {"values": _values(weight, sigma, dead, alive)}

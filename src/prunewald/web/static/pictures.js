@@ -33,7 +33,8 @@ function maskCanvas(width, { plane, kept, abs }) {
   if (plane.mask) {
     const [none, all] = [rgb(style("ground-2")), rgb(style("bar"))];
     const share = bytesOf(plane.mask.kept);
-    const small = pixels(plane.mask.columns, plane.mask.rows, (at) => between(none, all, share[at] / 255));
+    const top = share.reduce((most, value) => Math.max(most, value), 1);
+    const small = pixels(plane.mask.columns, plane.mask.rows, (at) => between(none, all, share[at] / top));
     return scaled(small, width, 300);
   }
   const rows = plane.shape.length > 1 ? plane.shape[0] : 1;

@@ -24,29 +24,43 @@ function board(width, height) {
   return { canvas, pen, width, height };
 }
 
-// The logarithms that the axes run over, and whether some weights have a sigma of zero or none that is finite.
-function extent(plane) {
-  if (plane.bins) {
-    const { weight, sigma, unknown, certain, dead } = plane.bins;
-    return { x: weight.slice(0, 2), y: sigma.slice(0, 2), above: Boolean(unknown || dead), below: Boolean(certain) };
-  }
-  const found = { x: [Infinity, -Infinity], y: [Infinity, -Infinity], above: false, below: false };
-  for (let at = 0; at < plane.weights; at++) {
-    if (plane.size[at] === 0) continue;
-    stretch(found.x, Math.log10(plane.size[at]));
-    if (plane.sigma[at] === 0) found.below = true;
-    else if (plane.sigma[at] === Infinity) found.above = true;
-    else stretch(found.y, Math.log10(plane.sigma[at]));
-  }
-  found.x[0] = Math.max(found.x[0], found.x[1] - 4);
-  found.y[0] = Math.max(found.y[0], found.y[1] - 8);
-  for (const range of [found.x, found.y]) if (!(range[1] > range[0])) range.splice(0, 2, ...(Number.isFinite(range[0]) ? [range[0] - 0.5, range[0] + 0.5] : [-1, 0]));
-  return found;
+// Logarithms between which nearly all weights are, and no further above the median than shows where most of them are.
+function windowOf(values, weights, reach) {
+  const places = Uint32Array.from(values.keys()).sort((a, b) => values[a] - values[b]);
+  const total = weights ? sum(Array.from(weights)) : values.length;
+  const at = (share) => {
+    let passed = 0;
+    for (const place of places) {
+      passed += weights ? weights[place] : 1;
+      if (passed >= share * total) return values[place];
+    }
+    return values[places[places.length - 1]];
+  };
+  if (!places.length) return [-1, 0];
+  const [low, high] = [Math.max(at(0.002), at(0.5) - 4), Math.min(at(reach), at(0.5) + 3)];
+  return high - low > 0.02 ? [low - 0.03 * (high - low), high + 0.03 * (high - low)] : [low - 0.5, low + 0.5];
 }
 
-function stretch(range, value) {
-  range[0] = Math.min(range[0], value);
-  range[1] = Math.max(range[1], value);
+// The logarithms that the axes run over, and whether some sigmas are beyond them: these stand in a strip at the edge.
+function extent(plane) {
+  const binned = Boolean(plane.bins);
+  const [xs, ys, ns] = [[], [], []];
+  let [above, below] = [false, false];
+  for (let at = 0; at < (binned ? plane.x.length : plane.weights); at++) {
+    const x = binned ? plane.x[at] : Math.log10(plane.size[at]);
+    const y = binned ? plane.y[at] : Math.log10(plane.sigma[at]);
+    if (!Number.isFinite(x)) continue;
+    if (y === Infinity) above = true;
+    else if (y === -Infinity) below = true;
+    else {
+      xs.push(x);
+      ys.push(y);
+      ns.push(binned ? plane.n[at] : 1);
+    }
+  }
+  const [x, y] = [windowOf(Float64Array.from(xs), ns, 1), windowOf(Float64Array.from(ys), ns, 0.995)];
+  const outside = (test) => ys.some(test);
+  return { x, y, above: above || outside((one) => one > y[1]), below: below || outside((one) => one < y[0]) };
 }
 
 function planeCanvas(width, found, info, lam) {
@@ -63,7 +77,7 @@ function planeCanvas(width, found, info, lam) {
   pen.beginPath();
   pen.rect(area.left, area.top - 4, area.right - area.left, area.bottom - area.top + 8);
   pen.clip();
-  const places = { x, y, above: area.top + 6, below: area.bottom - 6 };
+  const places = { x, y, above: area.top + 6, below: area.bottom - 6, low: 10 ** span.y[0], high: 10 ** span.y[1] };
   if (plane.bins) paintCells(pen, found, places, span);
   else paintPoints(pen, found, places);
   if (found.kept) boundaries(pen, found, info, lam, places, span, area);
@@ -86,8 +100,8 @@ function planeAxes(pen, area, x, y, span) {
     rule(area.left, y.place(tick), area.right, y.place(tick), style("grid"));
     pen.fillText(y.label(tick), area.left - 8, y.place(tick) + 4);
   }
-  if (span.above) pen.fillText("∞", area.left - 8, area.top + 10);
-  if (span.below) pen.fillText("0", area.left - 8, area.bottom - 2);
+  if (span.above) pen.fillText("more", area.left - 8, area.top + 10);
+  if (span.below) pen.fillText("less", area.left - 8, area.bottom - 2);
   pen.textAlign = "center";
   for (const tick of x.ticks) {
     rule(x.place(tick), area.top, x.place(tick), area.bottom, style("grid"));
@@ -99,7 +113,7 @@ function planeAxes(pen, area, x, y, span) {
   pen.fillText("sigma", 16, area.top - 10);
 }
 
-const spotOf = (sigma, { y, above, below }) => (sigma === 0 ? below : sigma === Infinity ? above : y.place(sigma));
+const spotOf = (sigma, { y, above, below, low, high }) => (sigma < low ? below : sigma > high ? above : y.place(sigma));
 
 // Pruned ones first, then what both keep, and on top what changes sides; dead weights are crosses.
 function paintPoints(pen, { plane, kept, abs }, places) {
@@ -133,47 +147,57 @@ function paintPoints(pen, { plane, kept, abs }, places) {
   pen.globalAlpha = 1;
 }
 
-// The density of the bins, in the colour of the state that most weights of a bin have.
-function paintCells(pen, { plane, kept, abs }, places, span) {
+// How many weights of each bin are in each state, and how many of each bin of |w| are in the strips at the edges.
+function cellsOf({ plane, kept, abs }, span) {
   const { weight, sigma } = plane.bins;
-  const colors = stateColors();
   const [wide, high] = [(weight[1] - weight[0]) / weight[2], (sigma[1] - sigma[0]) / sigma[2]];
-  const byCell = new Map();
-  const strip = new Float64Array(weight[2]);
+  const cells = new Map();
+  const strips = { dead: new Float64Array(weight[2]), above: new Float64Array(weight[2]), below: new Float64Array(weight[2]) };
   for (let at = 0; at < plane.x.length; at++) {
     const a = Math.min(weight[2] - 1, Math.floor((plane.x[at] - weight[0]) / wide));
-    if (plane.kind[at] === DEAD) {
-      strip[a] += plane.n[at];
+    const strip = plane.kind[at] === DEAD ? "dead" : plane.y[at] > span.y[1] ? "above" : plane.y[at] < span.y[0] ? "below" : null;
+    if (strip) {
+      strips[strip][a] += plane.n[at];
       continue;
     }
-    if (!Number.isFinite(plane.y[at])) continue;
     const b = Math.min(sigma[2] - 1, Math.floor((plane.y[at] - sigma[0]) / high));
-    const cell = byCell.get(a * sigma[2] + b) ?? [0, 0, 0, 0];
+    const cell = cells.get(a * sigma[2] + b) ?? [0, 0, 0, 0];
     const [k, m] = kept ? [kept[at], abs[at]] : [1, 1];
     [Math.min(1 - k, 1 - m), Math.max(k - m, 0), Math.max(m - k, 0), Math.min(k, m)].forEach((share, state) => {
       cell[state] += plane.n[at] * share;
     });
-    byCell.set(a * sigma[2] + b, cell);
+    cells.set(a * sigma[2] + b, cell);
   }
-  const most = Math.log1p(Math.max(1, ...Array.from(byCell.values(), (cell) => sum(cell))));
+  return { cells, strips, wide, high };
+}
+
+// The density of the bins, in the colour of the state that most weights of a bin have.
+function paintCells(pen, found, places, span) {
+  const { weight, sigma } = found.plane.bins;
+  const { cells, strips, wide, high } = cellsOf(found, span);
+  const colors = stateColors();
+  const most = Math.log1p(Math.max(1, ...Array.from(cells.values(), sum)));
   const left = (a) => places.x.place(10 ** (weight[0] + wide * a));
   const up = (b) => places.y.place(10 ** (sigma[0] + high * b));
-  for (const [key, cell] of byCell) {
+  const across = (a) => Math.max(left(a + 1) - left(a), 1) + 0.3;
+  for (const [key, cell] of cells) {
     const [a, b] = [Math.floor(key / sigma[2]), key % sigma[2]];
     const total = sum(cell);
     const changed = cell[1] + cell[2] > 0.25 * total;
     const state = changed ? (cell[1] >= cell[2] ? 1 : 2) : cell[3] >= cell[0] ? 3 : 0;
     pen.globalAlpha = 0.12 + 0.88 * (Math.log1p(total) / most);
     pen.fillStyle = state === 0 ? style("density") : colors[state];
-    pen.fillRect(left(a), up(b + 1), Math.max(left(a + 1) - left(a), 1) + 0.3, Math.max(up(b) - up(b + 1), 1) + 0.3);
+    pen.fillRect(left(a), up(b + 1), across(a), Math.max(up(b) - up(b + 1), 1) + 0.3);
   }
-  const tall = Math.log1p(Math.max(1, ...strip));
-  pen.fillStyle = style("dead");
-  strip.forEach((n, a) => {
-    if (!n) return;
-    pen.globalAlpha = 0.15 + 0.85 * (Math.log1p(n) / tall);
-    pen.fillRect(left(a), places.above - 6, Math.max(left(a + 1) - left(a), 1) + 0.3, 11);
-  });
+  const edges = [["above", places.above, "density"], ["below", places.below, "density"], ["dead", places.above, "dead"]];
+  for (const [name, at, color] of edges) {
+    const tall = Math.log1p(Math.max(1, ...strips[name]));
+    pen.fillStyle = style(color);
+    strips[name].forEach((n, a) => {
+      pen.globalAlpha = n ? 0.15 + 0.85 * (Math.log1p(n) / tall) : 0;
+      pen.fillRect(left(a), at - 6, across(a), 11);
+    });
+  }
   pen.globalAlpha = 1;
 }
 

@@ -27,7 +27,7 @@ function tauBins(found, lam) {
     low = Math.min(low, value);
     high = Math.max(high, value);
   }
-  low = Math.max(low, high - 4);
+  low = Math.max(low, high - 3);
   if (!(high > low)) [low, high] = [low - 0.5, low + 0.5];
   const step = (high - low) / TAU_BINS;
   const bins = Array.from({ length: TAU_BINS }, () => [0, 0]);
@@ -49,7 +49,7 @@ function tauChart(width, found, lam) {
     const bar = bars[Math.min(TAU_BINS - 1, Math.max(0, Math.round(scale.place(tick))))];
     bar.tick ??= powerLabel(tick);
   }
-  return histogram(width, { bars, xLabel: "tau (coloured: kept)", yLabel: "weights" });
+  return histogram(width, { bars, xLabel: "tau (coloured: kept; the first bar has all that is less)", yLabel: "weights" });
 }
 
 function tauRows(found, lam) {
@@ -124,7 +124,7 @@ function maskNote(found) {
   const { mask } = found().plane;
   if (!mask) return el("p", { class: "note" }, "A row for each output, a column for each input; colours as in the plane.");
   const when = mask.level === null ? "as it is now" : `as at ${levelText(mask.level)} with the Pruner's own lambda*`;
-  return el("p", { class: "note" }, `A row for each output, a column for each input, in cells; the darker, the more is kept, ${when}.`);
+  return el("p", { class: "note" }, `A row for each output, a column for each input, in cells; the stronger the colour, the more is kept, ${when}.`);
 }
 
 function imageFigures(found) {
