@@ -1,9 +1,8 @@
 """The Pruner: the front door, and the only part with state. It watches the optimizer, prunes, and holds the zeros."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +35,6 @@ from prunewald.pruning.reaching import Reach
 from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved, packed, unpacked
 from prunewald.pruning.scoring import Scored
-from prunewald.pruning.sight import Sight
 from prunewald.pruning.stepping import Stepping, after_backward
 from prunewald.pruning.subject import Subject
 from prunewald.pruning.view import PrunerView
@@ -46,10 +44,6 @@ from prunewald.uncertainty.batches import Batches
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.files import FilePath
 from prunewald.util.registry import make
-from prunewald.util.text import some
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 class Pruner(PrunerView):
@@ -178,32 +172,6 @@ class Pruner(PrunerView):
             for part in self.slices:
                 part.put_(found[part.param], scores[part.name].score.to(torch.float32))
         return Scored(found, plan.criterion, plan.uncertainty, (*plan.notes, *reading.notes()))
-
-    @contextmanager
-    def sight(self, criterion: Criterion | str | None = None) -> Iterator[Sight]:
-        """All that a pruning would go by at this moment, to be drawn: weights, sigma, counts; nothing changes.
-
-        With a `criterion` as one by that would, whatever the Pruner's own.
-        """
-        with self._subject.in_sight():
-            plan = self._plan(Request(0.0), criterion=criterion)
-            scores, reading = self._subject.scores(plan)
-            yield Sight(plan, scores, reading.degrees(), tuple(reading.notes()), reading.averages())
-
-    def plot(self, layer: str | None = None, *, sparsity: float | None = None, axes: "Axes | None" = None) -> "Axes":
-        """Draw |w| against sigma of one target, the largest by default; returns the axes. Needs matplotlib.
-
-        It shows which weights stay at a `sparsity` of all targets, and which would by magnitude with the same counts:
-        by default at 0.9, or where some are pruned what is left.
-        """
-        from prunewald.pruning.drawing import plane
-
-        sizes = {name: weight.numel() for name, weight in self.targets().items()}
-        chosen = max(sizes, key=sizes.__getitem__) if layer is None else layer
-        if chosen not in sizes:
-            raise ValueError(f"layer={layer!r} is no target of this Pruner; it has {some(sizes, 6)}")
-        with self.sight() as sight:
-            return plane(sight, chosen, sparsity, axes)
 
     def _plan(
         self,
