@@ -26,6 +26,7 @@ Data = dict[str, Any]
 
 _SOURCES = "give a Pruner, a packed file (model.pw), or a folder of results"
 _NO_WEIGHTS = "records are numbers of many networks, and hold no weights: page(pruner) and prunewald demo show them"
+_NOTHING_PRUNED = "no pruned network is finished yet: the same command goes on"
 _NO_FILE = "records hold no file; page('model.pw') shows one"
 _NO_HISTORY = "records hold the results of prunings, not their course; page(pruner) shows it, where there is a schedule"
 _ONLY_A_PRUNER = "{}={} is for the page of a Pruner, and {!r} is none: leave it out"
@@ -102,8 +103,9 @@ def of_folder(folder: Path, title: str | None = None) -> Data:
 
 def of_records(title: str, networks: Sequence[Data], groups: Sequence[Data]) -> Data:
     """The data of a page that has records alone."""
+    some = [one for one in networks if one["methods"]]
     sections = {
-        "accuracy": {"networks": list(networks)},
+        "accuracy": {"networks": some} if some else why(_NOTHING_PRUNED),
         "layers": why(_NO_WEIGHTS),
         "planes": why(_NO_WEIGHTS),
         "file": why(_NO_FILE),
