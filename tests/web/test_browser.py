@@ -10,8 +10,10 @@ import torch
 
 import prunewald as pw
 from prunewald import web
+from prunewald.web import planes
+from tests.lab.test_showing import results
 from tests.web.browsing import PHONE, WIDE, Browser
-from tests.web.helpers import trained
+from tests.web.helpers import train, trained
 
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("one_thread")]
 
@@ -25,8 +27,6 @@ def full(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     folder = tmp_path_factory.mktemp("page")
     pruner = trained(schedule=pw.Cubic(0.8, begin=50, end=110, every=10), steps=49)
     before = web.look(pruner)
-    from tests.web.helpers import train
-
     train(pruner.model, pruner.optimizers[0], range(49, 120))
     pw.save(pruner, folder / "model.pw")
     given: dict[str, Any] = {"accuracies": ACCURACIES, "inputs": torch.zeros(2, 1, 12, 12), "before": before}
@@ -42,6 +42,32 @@ def test_nothing_is_complained_of(size: Any, scheme: str, full: Path, browser: B
     assert browser.violations() == []
     width = browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert width == 0, "nothing hangs over the edge"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_of_results_and_of_large_models_are_quiet_too(
+    scheme: str, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = ("dense", "abs", "abs@lamp", "moment:1@lamp", "pseudo:0.1@lamp")
+    results(tmp_path, *rows)
+    results(tmp_path, *rows, name="fashion-mnist")
+    monkeypatch.setattr(planes, "EXACT", 100)
+    for path in (pw.page(tmp_path), pw.page(trained(), tmp_path / "large.html")):
+        for size in (WIDE, PHONE):
+            browser.open(path, size, scheme)
+            assert browser.complaints() == []
+            assert browser.violations() == []
+            assert browser.requests() == [path.resolve().as_uri()]
+
+
+def test_what_is_wrong_would_be_seen(full: Path, browser: Browser) -> None:
+    browser.open(full)
+    browser.run("document.body.append(Object.assign(document.createElement('p'), { textContent: 'pale', id: 'pale' }))")
+    browser.run("document.getElementById('pale').style.color = '#bbbbbb'")
+    assert any("pale" in found for found in browser.violations())
+    ask = "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('let'), () => done('refused'))"
+    assert browser.driver.execute_async_script(ask) == "refused"
+    assert any("Content Security Policy" in said for said in browser.complaints())
 
 
 def test_sections_are_built_when_they_are_looked_at(full: Path, browser: Browser) -> None:
