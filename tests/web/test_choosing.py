@@ -114,6 +114,16 @@ def test_the_paper_s_formula_does_not_put_the_dead_first(browser: Browser, tmp_p
         assert {name: layer["kept"] for name, layer in one["layers"].items()} == {n: bits(m) for n, m in masks.items()}
 
 
+def test_slices_and_surgery_are_chosen_alike(browser: Browser, tmp_path: Path) -> None:
+    check(browser, trained(targets=["0.weight[2]", "4.weight[:5]", "6.weight"]), tmp_path / "a.html", [0.5, 0.9], [1])
+    model = net()
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=2e-3)
+    pruner = pw.Surgery(model, optimizer, sparsity=0.7, criterion="m&u")
+    train(model, optimizer, range(110))
+    assert pruner.sparsity == pytest.approx(0.7, abs=0.05)
+    check(browser, pruner, tmp_path / "b.html", [0.5, 0.9], [1])
+
+
 def wide_model() -> tuple[nn.Module, Any]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(400, 300), nn.ReLU(), nn.Linear(300, 200), nn.ReLU(), nn.Linear(200, 10))

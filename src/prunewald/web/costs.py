@@ -1,6 +1,6 @@
 """Multiplications of a forward pass, layer by layer: how often each weight is used for one example."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -8,23 +8,26 @@ from torch import Tensor, nn
 
 from prunewald.model.modules import evaluating
 
-_LINEAR = (nn.Linear,)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_LIKE_LINEAR = {"Conv1D"}  # of Transformers, by name: (in, out)
 
 
 def uses(model: nn.Module, inputs: Any) -> dict[str, float]:
     """How many multiplications each weight stands for, by parameter name, in a pass over one example of `inputs`.
 
     `inputs` are what the model is called with: a tensor, a tuple of arguments, or a dict of them. Known are linear
-    layers and convolutions; a layer that is called several times counts each of them.
+    layers, convolutions and recurrent layers; what is called several times, or is shared, counts each of them.
     """
+    names = {id(param): name for name, param in model.named_parameters()}
     found: dict[str, float] = {}
-    handles = [
-        module.register_forward_hook(_counter(found, f"{name}.weight".lstrip(".")))
-        for name, module in model.named_modules()
-        if isinstance(module, (*_LINEAR, *_CONVOLUTIONS, *_TRANSPOSED))
-    ]
+
+    def count(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        for param, times in _times(module, args, output):
+            name = names[id(param)]
+            found[name] = found.get(name, 0.0) + times
+
+    handles = [module.register_forward_hook(count) for module in model.modules()]
     try:
         with evaluating(model), torch.no_grad():
             _call(model, inputs)
@@ -35,7 +38,20 @@ def uses(model: nn.Module, inputs: Any) -> dict[str, float]:
     return {name: times / examples for name, times in found.items()}
 
 
-def _call(model: nn.Module, inputs: Any) -> None:
+def _times(module: Any, args: tuple[Any, ...], output: Any) -> Iterator[tuple[Tensor, int]]:
+    """The weights of a layer, and how often one call of it uses each."""
+    if isinstance(module, nn.Linear) or type(module).__name__ in _LIKE_LINEAR:
+        yield module.weight, output.numel() // output.shape[-1]
+    elif isinstance(module, _CONVOLUTIONS):
+        yield module.weight, output.numel() // module.out_channels
+    elif isinstance(module, _TRANSPOSED) and args:
+        yield module.weight, args[0].numel() // module.in_channels
+    elif isinstance(module, nn.RNNBase) and args:
+        steps = getattr(args[0], "data", args[0]).numel() // module.input_size
+        yield from ((param, steps) for name, param in module.named_parameters(recurse=False) if "weight" in name)
+
+
+def _call(model: Callable[..., Any], inputs: Any) -> None:
     try:
         if isinstance(inputs, Mapping):
             model(**inputs)
@@ -57,16 +73,3 @@ def _examples(inputs: Any) -> int:
     given = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
     first = next((one for one in given if isinstance(one, Tensor)), None)
     return 1 if first is None or first.dim() == 0 else max(len(first), 1)
-
-
-def _counter(found: dict[str, float], name: str) -> Any:
-    def count(module: Any, args: tuple[Any, ...], output: Any) -> None:
-        if isinstance(module, _TRANSPOSED):
-            times = args[0].numel() // module.in_channels
-        elif isinstance(module, _CONVOLUTIONS):
-            times = output.numel() // module.out_channels
-        else:
-            times = output.numel() // module.out_features
-        found[name] = found.get(name, 0.0) + times
-
-    return count

@@ -41,7 +41,7 @@ function planesSection(info) {
     refresh();
   };
   const own = () => turnBack(info, lam, level, turn);
-  const reset = el("button", { type: "button", onclick: own }, "As the Pruner has it");
+  const reset = el("button", { type: "button", onclick: own }, "Reset");
   explorer = { pick };
   hookUp(info, state, { lam, level }, turn);
   const controls = el("div", { class: "controls" }, layer.node, ...(level ? [lam.node, level.node, reset] : []));
