@@ -82,6 +82,16 @@ def test_sections_are_built_when_they_are_looked_at(full: Path, browser: Browser
     assert "settings" not in browser.run(empty)
 
 
+def test_a_link_leads_to_its_section(full: Path, browser: Browser) -> None:
+    browser.open(full, everything=False)
+    browser.run(
+        "document.documentElement.style.scrollBehavior = 'auto'; document.querySelector('nav a[href$=file]').click()"
+    )
+    for _ in range(20):
+        browser.settle()
+    assert 0 <= browser.run("return document.getElementById('file').getBoundingClientRect().top") < 40
+
+
 def test_everything_can_be_reached_by_keyboard(full: Path, browser: Browser) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys

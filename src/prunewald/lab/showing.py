@@ -5,7 +5,7 @@ It is here since only the lab reads results; what is drawn of a Pruner or a file
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ def page(
     inputs: Any = None,
     before: Data | None = None,
     file: FilePath | None = None,
+    settings: Mapping[str, Any] | None = None,
     title: str | None = None,
 ) -> Path:
     """Write a page that shows what is known of a pruning: one HTML file, to be opened anywhere. Returns its path.
@@ -50,9 +51,10 @@ def page(
     - `accuracies`, by label and sparsity: `{"M&U": {0.0: 0.85, 0.9: [0.83, 0.84]}}`, a list for several networks;
     - `inputs`, an example of what the model is called with, to count multiplications;
     - `before`, what `prunewald.web.look(pruner)` gave before `prune()`, while no weight was zero;
-    - `file`, what `prunewald.save` wrote, to show where its bytes are.
+    - `file`, what `prunewald.save` wrote, to show where its bytes are;
+    - `settings` of the run, such as its seed, by name.
     """
-    given = {"accuracies": accuracies, "inputs": inputs, "before": before, "file": file}
+    given = {"accuracies": accuracies, "inputs": inputs, "before": before, "file": file, "settings": settings}
     if isinstance(source, Pruner):
         if path is None:
             raise ValueError("page(pruner) writes a file: say which, as in page(pruner, 'run.html')")

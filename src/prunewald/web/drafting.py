@@ -52,14 +52,14 @@ def look(pruner: Pruner) -> Data:
         with pruner.sight() as sight:
             rule = planes.Rule.of(sight.plan.criterion)
             if rule is not None:
-                return _with_survivors(pruner, planes.drawn(sight, rule))
+                return _with_survivors(planes.drawn(sight, rule))
             chosen = brief(sight.plan.criterion) if own is None else brief(own)
         plain = MagnitudeUncertainty()
         with pruner.sight(plain) as sight:
             said = _ELSEWHERE.format(brief(plain), chosen)
             rule = planes.Rule.of(plain)
             assert rule is not None
-            return _with_survivors(pruner, planes.drawn(sight, rule, (said,)))
+            return _with_survivors(planes.drawn(sight, rule, (said,)))
     except ValueError as reason:
         return why(f"no sigma can be told: {reason}")
 
@@ -114,8 +114,9 @@ def _check(pruner: Pruner) -> None:
     pruner.sparsity  # noqa: B018  # an error where its parameters have no values, or are no more
 
 
-def _with_survivors(pruner: Pruner, found: Data) -> Data:
-    return found | {"notes": [*found["notes"], _SURVIVORS]} if pruner.sparsity > 0 else found
+def _with_survivors(found: Data) -> Data:
+    gone = any(plane["pruned"] for plane in found["planes"])
+    return found | {"notes": [_SURVIVORS, *found["notes"]]} if gone else found
 
 
 def _layers(pruner: Pruner, uses: Mapping[str, float] | None, found: Inspection | None) -> Data:

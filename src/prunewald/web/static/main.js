@@ -22,8 +22,14 @@ function build(section) {
   section.removeAttribute("aria-busy");
 }
 
+// What is above a section has its height before one goes there.
+function buildUpTo(id) {
+  const ids = SECTIONS.map(([name]) => name);
+  ids.slice(0, ids.indexOf(id) + 1).forEach((name) => build(document.getElementById(name)));
+}
+
 function head() {
-  const links = SECTIONS.map(([id, title]) => el("li", {}, el("a", { href: `#${id}` }, title)));
+  const links = SECTIONS.map(([id, title]) => el("li", {}, el("a", { href: `#${id}`, onclick: () => buildUpTo(id) }, title)));
   const brand = el("p", { class: "brand" }, "prunewald");
   const row = el("div", { class: "head" }, el("div", {}, brand, el("h1", {}, page.title)), themeSwitch());
   document.getElementById("top").append(row, el("nav", { "aria-label": "Sections" }, el("ul", {}, links)));
@@ -58,4 +64,8 @@ function sections() {
 
 head();
 sections();
+if (document.getElementById(location.hash.slice(1))?.matches("section")) {
+  buildUpTo(location.hash.slice(1));
+  document.querySelector(location.hash).scrollIntoView();
+}
 watchWidth();
