@@ -67,7 +67,8 @@ function planeCanvas(width, found, info, lam) {
   const { plane } = found;
   const height = Math.round(Math.min(460, Math.max(300, width * 0.72)));
   const { canvas, pen } = board(width, height);
-  const span = extent(plane);
+  plane.extent ??= extent(plane); // of a large layer the axes take longer than all else, and no slider moves them
+  const span = plane.extent;
   const area = { left: 56, right: width - 14, top: 26, bottom: height - 48 };
   const [upper, lower] = [area.top + (span.above ? 22 : 4), area.bottom - (span.below ? 22 : 4)];
   const x = logarithmic(span.x[0], span.x[1], area.left + 6, area.right - 6);
@@ -161,12 +162,14 @@ function cellsOf({ plane, kept, abs }, span) {
       continue;
     }
     const b = Math.min(sigma[2] - 1, Math.floor((plane.y[at] - sigma[0]) / high));
-    const cell = cells.get(a * sigma[2] + b) ?? [0, 0, 0, 0];
-    const [k, m] = kept ? [kept[at], abs[at]] : [1, 1];
-    [Math.min(1 - k, 1 - m), Math.max(k - m, 0), Math.max(m - k, 0), Math.min(k, m)].forEach((share, state) => {
-      cell[state] += plane.n[at] * share;
-    });
-    cells.set(a * sigma[2] + b, cell);
+    const key = a * sigma[2] + b;
+    if (!cells.has(key)) cells.set(key, [0, 0, 0, 0]);
+    const cell = cells.get(key);
+    const [n, k, m] = kept ? [plane.n[at], kept[at], abs[at]] : [plane.n[at], 1, 1];
+    cell[0] += n * Math.min(1 - k, 1 - m);
+    cell[1] += n * Math.max(k - m, 0);
+    cell[2] += n * Math.max(m - k, 0);
+    cell[3] += n * Math.min(k, m);
   }
   return { cells, strips, wide, high };
 }

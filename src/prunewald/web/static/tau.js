@@ -2,40 +2,34 @@
 
 const TAU_BINS = 48;
 
-// Logarithms of tau of the living weights, how many each stands for, and how much of it stays.
-function tauOf({ plane, kept, order }, lam) {
-  const found = [];
-  const lambda = lam * plane.spread;
-  for (let at = 0; at < (plane.bins ? plane.x.length : plane.weights); at++) {
-    const stays = kept ? kept[at] : 1;
-    if (plane.bins) {
-      const whole = 10 ** plane.y[at] + lambda;
-      if (plane.kind[at] === RANKED && Number.isFinite(whole) && whole > 0) found.push([plane.x[at] - Math.log10(whole), plane.n[at], stays]);
-      continue;
-    }
-    if (order && order.tier[at] !== RANKED) continue;
-    const tau = order ? order.score[at] : plane.size[at] / (plane.sigma[at] + lambda);
-    if (tau > 0 && Number.isFinite(tau)) found.push([Math.log10(tau), 1, stays]);
-  }
-  return found;
+// The logarithm of tau of one weight or point that is ranked by it; NaN where there is none.
+function logTau({ plane, order }, at, lambda) {
+  if (plane.bins) return plane.kind[at] === RANKED ? plane.x[at] - Math.log10(10 ** plane.y[at] + lambda) : NaN;
+  if (order && order.tier[at] !== RANKED) return NaN;
+  return Math.log10(order ? order.score[at] : plane.size[at] / (plane.sigma[at] + lambda));
 }
 
 function tauBins(found, lam) {
-  const values = tauOf(found, lam);
+  const { plane, kept } = found;
+  const values = new Float64Array(plane.bins ? plane.x.length : plane.weights);
   let [low, high] = [Infinity, -Infinity];
-  for (const [value] of values) {
-    low = Math.min(low, value);
-    high = Math.max(high, value);
+  for (let at = 0; at < values.length; at++) {
+    values[at] = logTau(found, at, lam * plane.spread);
+    if (!Number.isFinite(values[at])) continue;
+    if (values[at] < low) low = values[at];
+    if (values[at] > high) high = values[at];
   }
   low = Math.max(low, high - 3);
   if (!(high > low)) [low, high] = [low - 0.5, low + 0.5];
   const step = (high - low) / TAU_BINS;
   const bins = Array.from({ length: TAU_BINS }, () => [0, 0]);
-  for (const [value, n, stays] of values) {
+  values.forEach((value, at) => {
+    if (!Number.isFinite(value)) return;
     const bin = bins[Math.min(TAU_BINS - 1, Math.max(0, Math.floor((value - low) / step)))];
+    const [n, stays] = [plane.bins ? plane.n[at] : 1, kept ? kept[at] : 1];
     bin[0] += n * stays;
     bin[1] += n * (1 - stays);
-  }
+  });
   return { low, step, bins };
 }
 
