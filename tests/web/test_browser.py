@@ -171,6 +171,17 @@ def test_names_with_markup_are_text(browser: Browser, tmp_path: Path) -> None:
     assert browser.requests() == [path.resolve().as_uri()]
 
 
+def test_paper_is_light(full: Path, browser: Browser) -> None:
+    browser.open(full, scheme="dark")
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    dark = browser.run(ground)
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    assert browser.run(ground) == "rgb(255, 255, 255)"
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    assert browser.run(ground) == dark == "rgb(21, 23, 27)"
+    assert browser.complaints() == []
+
+
 def test_a_printed_page_has_every_section_and_no_buttons(full: Path, browser: Browser) -> None:
     browser.open(full, everything=False)
     browser.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})

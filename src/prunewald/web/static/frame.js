@@ -35,9 +35,11 @@ function savePng(node, name) {
 
 const MOST_ROWS = 300;
 
+const legible = (value) => (typeof value === "number" && !Number.isInteger(value) ? Number(value.toPrecision(6)) : value);
+
 function tableOf(rows) {
   const [head, ...body] = rows;
-  const cells = (row, tag) => row.map((value) => el(tag, tag === "th" ? { scope: "col" } : {}, value ?? ""));
+  const cells = (row, tag) => row.map((value) => el(tag, tag === "th" ? { scope: "col" } : {}, legible(value) ?? ""));
   const table = el(
     "table",
     { class: "data" },

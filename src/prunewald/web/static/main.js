@@ -54,16 +54,31 @@ function sections() {
     main.append(section);
     seen.observe(section);
   }
+}
+
+// Paper is light, and has every section with its folds open.
+function printing() {
+  const root = document.documentElement;
+  let theme;
   window.addEventListener("beforeprint", () => {
     document.querySelectorAll("section").forEach(build);
     document.querySelectorAll("details").forEach((one) => {
       one.open = true;
     });
+    theme = root.dataset.theme;
+    root.dataset.theme = "light";
+    redraw();
+  });
+  window.addEventListener("afterprint", () => {
+    if (theme) root.dataset.theme = theme;
+    else delete root.dataset.theme;
+    redraw();
   });
 }
 
 head();
 sections();
+printing();
 if (document.getElementById(location.hash.slice(1))?.matches("section")) {
   buildUpTo(location.hash.slice(1));
   document.querySelector(location.hash).scrollIntoView();
