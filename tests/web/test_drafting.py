@@ -179,6 +179,18 @@ def test_a_pruner_that_can_tell_nothing_is_refused() -> None:
         web.look(other)
 
 
+def test_what_is_of_another_model_is_refused(tmp_path: Path) -> None:
+    pruner, other = trained(), pw.Pruner(nn.Linear(4, 4), criterion="magnitude")
+    pw.save(other, tmp_path / "other.pw")
+    with pytest.raises(ValueError, match=r"other\.pw' holds none.*pw\.save\(pruner"):
+        web.of_pruner(pruner, file=tmp_path / "other.pw")
+    sigma = {name: torch.rand(param.shape) for name, param in other.model.named_parameters()}
+    other.detach()
+    for before in (web.look(pw.Pruner(other.model, uncertainty=sigma)), {"a": 1}, "before"):
+        with pytest.raises(ValueError, match=r"before=.*pw\.web\.look\(pruner\)"):
+            web.of_pruner(pruner, before=before)  # type: ignore[arg-type]
+
+
 def test_inputs_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"shape \(2, 3\).*Sequential"):
         web.of_pruner(trained(steps=2), inputs=torch.zeros(2, 3))

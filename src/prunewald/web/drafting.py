@@ -7,7 +7,7 @@ from prunewald.core.criteria import MagnitudeUncertainty
 from prunewald.pruner import Pruner
 from prunewald.pruning.describing import untouched_row
 from prunewald.pruning.report import Report
-from prunewald.storage import Inspection
+from prunewald.storage import Inspection, inspect
 from prunewald.util.files import FilePath
 from prunewald.util.registry import brief, name_of
 from prunewald.web import accuracies as accuracy
@@ -23,6 +23,7 @@ _NO_FILE = "no file was given: page(..., file='model.pw'), after pw.save(pruner,
 _NO_SCHEDULE = "this Pruner has no schedule: it prunes when it is told to, and keeps no history"
 _FILE_HAS = "a packed file holds weights and a report, {}"
 _NO_SIGMA = _FILE_HAS.format("no sigma: the plane needs the Pruner, before or after it prunes")
+_NO_MODEL = _FILE_HAS.format("no model to count multiplications with")
 _ELSEWHERE = "drawn for {}; the Pruner itself scores by {}"
 _SURVIVORS = (
     "what is pruned is zero by now, so the plane is of what is left: pw.web.look(pruner) before prune(), and "
@@ -76,12 +77,12 @@ def of_pruner(
 ) -> Data:
     """Every section that a Pruner, and what is given beside it, can have."""
     _check(pruner)
-    found = None if file is None else stored.read(file)
+    found = None if file is None else _of_these(pruner, file)
     uses = None if inputs is None else costs.uses(pruner.model, inputs)
     sections = {
         "accuracy": why(NO_ACCURACIES) if accuracies is None else accuracy.given(accuracies),
         "layers": _layers(pruner, uses, found),
-        "planes": look(pruner) if before is None else before,
+        "planes": look(pruner) if before is None else _of_before(pruner, before),
         "file": why(_NO_FILE) if found is None else stored.section(found),
         "history": _history(pruner),
         "settings": {"groups": [*_settings(settings), _choices(pruner)]},
@@ -91,7 +92,7 @@ def of_pruner(
 
 def of_file(path: FilePath, *, title: str | None = None) -> Data:
     """Every section that a packed file can have."""
-    found = stored.read(path)
+    found = inspect(path)
     sections = {
         "accuracy": why(_FILE_HAS.format("no accuracies")),
         "layers": why(_FILE_HAS.format("but this one has no report")),
@@ -105,13 +106,32 @@ def of_file(path: FilePath, *, title: str | None = None) -> Data:
     return page_data(title or found.path, sections)
 
 
-_NO_MODEL = _FILE_HAS.format("no model to count multiplications with")
-
-
 def _check(pruner: Pruner) -> None:
     if not pruner.zeros.attached:
         raise ValueError(_DETACHED)
     pruner.sparsity  # noqa: B018  # an error where its parameters have no values, or are no more
+
+
+def _of_these(pruner: Pruner, file: FilePath) -> Inspection:
+    """A file that holds targets of this Pruner."""
+    found = inspect(file)
+    if not _sizes(found).keys() & {part.param for part in pruner.slices}:
+        raise ValueError(
+            f"file={str(file)!r} holds none of this Pruner's targets: give what pw.save(pruner, ...) wrote"
+        )
+    return found
+
+
+def _of_before(pruner: Pruner, before: Data) -> Data:
+    """What `look` gave of this Pruner earlier."""
+    if isinstance(before, dict) and "why" in before:
+        return before
+    names = [plane["name"] for plane in before["planes"]] if isinstance(before, dict) and "planes" in before else None
+    if names != [part.name for part in pruner.slices]:
+        raise ValueError(
+            f"before={repr(before)[:80]}... is not of this Pruner's targets: give what pw.web.look(pruner) returned"
+        )
+    return before
 
 
 def _with_survivors(found: Data) -> Data:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from prunewald.storage import Inspection, inspect
-from prunewald.util.files import FilePath
+from prunewald.storage import Inspection
 
 
 def section(found: Inspection) -> dict[str, Any]:
@@ -24,8 +23,3 @@ def section(found: Inspection) -> dict[str, Any]:
         for row in found.tensors
     ]
     return {"path": found.path, "format": found.version, "size": found.size, "header": found.header, "tensors": rows}
-
-
-def read(path: FilePath) -> Inspection:
-    """Look into a packed file; a PackedFileError if it is none."""
-    return inspect(path)
