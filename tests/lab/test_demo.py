@@ -132,7 +132,7 @@ def test_the_page_shows_the_network_that_is_saved(result: Demo) -> None:
     assert data["planes"]["kept"][90] == [row["kept"] for row in data["layers"]["rows"]]
     assert data["file"]["size"] == (result.out / "model.pw").stat().st_size
     names = [group["name"] for group in data["settings"]["groups"]]
-    assert names == ["settings", "seeds", "environment", "environment", "Pruner"]
+    assert names == ["settings", "seeds", "environment", "Pruner"]
 
 
 def test_model_is_the_retrained_network_of_the_record(result: Demo) -> None:

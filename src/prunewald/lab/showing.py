@@ -6,7 +6,7 @@ It is here since only the lab reads results; what is drawn of a Pruner or a file
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,8 @@ def of_records(title: str, networks: Sequence[Data], groups: Sequence[Data]) -> 
 
 def of_demo(settings: Settings, data: str, records: Sequence[Record], used: Data, kept: Data | None) -> Data:
     """The data of a demo's page: its records, and the network it `kept`, as a page of its Pruner has it."""
-    groups = [*settings_groups(settings, data, records), *page_sections.environments([used])]
+    bare = [replace(record, environment={}) for record in records]  # all are of the machine that was `used`
+    groups = [*settings_groups(settings, data, bare), *page_sections.environments([used])]
     found = of_records("prunewald demo", [network("fashion-mnist", settings, data, records)], groups)
     if kept is None:
         return found
