@@ -10,7 +10,7 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.lab import summary
-from prunewald.lab.page_sections import network
+from prunewald.lab.page_sections import environments, network
 from prunewald.lab.records import RecordFolder, ResultsError
 from prunewald.lab.settings import settings
 from prunewald.lab.showing import of_folder
@@ -98,6 +98,12 @@ def test_one_colour_a_method_and_one_dash_an_allocation(tmp_path: Path) -> None:
     assert {look["color"] for look in second} == {colours.METHODS["moment"]}
     assert looks["ABS"]["dark"] == colours.PALE_INK
     assert len({(look["color"], look["mark"], look["fill"]) for look in looks.values()}) == len(looks)
+
+
+def test_environments_are_told_once() -> None:
+    found = environments([{"torch": "2.13", "seconds": at / 2} for at in range(9)] + [{"torch": "2.4"}, {}])
+    assert found == [{"name": "environment", "rows": [["torch", "2.13, 2.4"], ["seconds", "0 to 4"]]}]
+    assert environments([{}]) == []
 
 
 def test_where_nothing_is_pruned_yet_it_says_so(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from prunewald.lab.records import Record, data_of, read_records, settings_of
 from prunewald.lab.settings import Settings
 from prunewald.lab.standing import Standing, adjusted, difference, standings
 from prunewald.statistics import Difference
+from prunewald.util.text import some
 from prunewald.web.accuracies import Look, method, of_differences, series
 
 Data = dict[str, Any]
@@ -22,6 +23,7 @@ INTERVALS = (
     "marks: means over networks with 95 % t intervals; differences: paired, on the same networks, with 95 % t intervals"
 )
 _CHOSEN = "of as many tries for every row the one that validation images chose"
+_LISTED = 6  # so many different values are told one by one
 _OVER_ABS = "ABS with the same counts"
 
 
@@ -48,12 +50,21 @@ def settings_groups(settings: Settings, data: str, records: Sequence[Record], na
 
 
 def environments(found: Iterable[Mapping[str, Any]]) -> list[Data]:
-    """What records were made with, as one group; where machines differ, with every value that there was."""
-    values: dict[str, dict[str, None]] = {}
+    """What records were made with, as one group; where they differ, with every value, or the range of many numbers."""
+    values: dict[str, dict[Any, None]] = {}
     for one in found:
         for key, value in one.items():
-            values.setdefault(str(key), {})[str(value)] = None
-    return [{"name": "environment", "rows": [[key, ", ".join(own)] for key, own in values.items()]}] if values else []
+            values.setdefault(str(key), {})[value if isinstance(value, (int, float)) else str(value)] = None
+    return (
+        [{"name": "environment", "rows": [[key, _all_of(list(own))] for key, own in values.items()]}] if values else []
+    )
+
+
+def _all_of(values: Sequence[Any]) -> str:
+    numbers = [value for value in values if isinstance(value, (int, float))]
+    if len(numbers) == len(values) > _LISTED:
+        return f"{min(numbers):g} to {max(numbers):g}"
+    return some(map(str, values), _LISTED)
 
 
 def read_network(folder: Path) -> tuple[Settings, str, list[Record]]:

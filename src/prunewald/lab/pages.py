@@ -70,10 +70,11 @@ def pages(folder: str | Path) -> list[Path]:
     for name, text in texts.items():
         with replacing(root / name) as file:
             file.write(text.encode())
+    shown = page(root)  # which needs no matplotlib
     figures = _figures(found, settings, note(settings, data_of(folder), _rows(records)))
     for name, figure in figures.items():
         write(figure, root / name)
-    return [*(root / name for name in (*texts, *figures)), page(root)]
+    return [*(root / name for name in (*texts, *figures)), shown]
 
 
 def _figures(found: Sequence[summary.Line], settings: Settings, text: str) -> dict[str, Any]:
