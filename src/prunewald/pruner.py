@@ -36,7 +36,7 @@ from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved, packed, unpacked
 from prunewald.pruning.scoring import Scored
 from prunewald.pruning.stepping import Stepping, after_backward
-from prunewald.pruning.subject import Subject
+from prunewald.pruning.subject import DETACHED, Subject
 from prunewald.pruning.view import PrunerView
 from prunewald.pruning.waiting import Waiting
 from prunewald.pruning.watching import Watcher
@@ -345,6 +345,8 @@ class Pruner(PrunerView):
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """An error where `load_state_dict` would give one; nothing is loaded."""
+        if not self._subject.zeros.attached:
+            raise ValueError(DETACHED)
         check_saved(state)
         check_masks(unpacked(state["masks"]), self._params, every=True, what="the saved masks")
         self._watcher.check_state(state)
