@@ -20,9 +20,10 @@ def attach(accelerator: Any, model: nn.Module, optimizer: Any = None, **choices:
     """A Pruner that is registered for checkpointing: `save_state` saves it, `load_state` goes on from it bit for bit.
 
     Model and optimizer are those that `prepare` takes or those it gives; `choices` are the Pruner's own. A load_state
-    of a folder that was saved with other targets, or without this Pruner, is an error before anything is loaded.
-    Where an earlier Pruner of these weights was detached, this one takes its place in the folders. A model that is sharded over processes, one that this Accelerator did not prepare while it has prepared others,
-    and a second Pruner on the same weights are errors.
+    of a folder that was saved with other targets, or without this Pruner, is an error before anything is loaded. Where
+    an earlier Pruner of these weights was detached, this one takes its place in the folders. A model that is sharded
+    over processes, one that this Accelerator did not prepare while it has prepared others, and a second Pruner on the
+    same weights are errors.
     """
     found = framework("accelerate")
     if not isinstance(accelerator, found.Accelerator):

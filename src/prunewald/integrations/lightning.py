@@ -8,14 +8,15 @@ from importlib.util import find_spec
 from inspect import signature
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
-from prunewald.integrations.beginning import load, refuse_zeros, shares, take
+from prunewald.integrations.beginning import load, meet_zeros, shares, take
 from prunewald.integrations.framework import framework
 from prunewald.integrations.model_pruning import Reading, from_model_pruning
+from prunewald.integrations.peft import take_along
+from prunewald.integrations.sparsities import sparsities
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import averaged
 from prunewald.model.targets import Target
@@ -31,7 +32,7 @@ __all__ = ["PrunerCallback", "from_model_pruning"]  # noqa: F822 (the first is m
 
 Module: TypeAlias = str | Callable[[Any], nn.Module]
 _PACKAGES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
-_PASSING = {"log", "log_dict", "_pruner", "_reading"}  # what a copy does without
+_PASSING = {"log", "log_dict", "_pruner", "_earlier", "_reading"}  # what a copy does without
 _SHOWN = 6  # so many names are said
 _ELSEWHERE = (
     "this PrunerCallback prunes another model, the {} of an earlier fit: make a new one for this {}; "
@@ -84,6 +85,7 @@ class _PrunerCallback:
         self._choices |= {"pattern": pattern, "targets": targets, "ignore": ignore}
         self._choices |= {"schedule": schedule, "total_steps": total_steps}
         self._pruner: Pruner | None = None
+        self._earlier: Pruner | None = None  # the last fit's, until there is one for this fit
         self._pruned = False  # at its epoch
         self._total: int | None = None  # how many steps the Trainer said, for a schedule
         self._state: Mapping[str, Any] | None = None  # a saved state, until there is a Pruner to go on from it
@@ -130,7 +132,8 @@ class _PrunerCallback:
         except Exception:
             pruner.detach()
             raise
-        self._pruner, self._state, self._seen = pruner, None, -1
+        take_along(pl_module, self._earlier, pruner)
+        self._pruner, self._earlier, self._state, self._seen = pruner, None, None, -1
         self._read_no_more()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -186,7 +189,7 @@ class _PrunerCallback:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs: the Pruner's state, and whether it was pruned at its epoch."""
-        if self._pruner is None:
+        if self._pruner is None or not self._pruner.zeros.attached:
             return dict(self._state or {})
         return {"pruner": self._pruner.state_dict(), "pruned": self._pruned, "total_steps": self._total}
 
@@ -195,7 +198,7 @@ class _PrunerCallback:
         if self._elsewhere:
             return
         self._restored = True
-        if self._pruner is None:
+        if self._pruner is None or not self._pruner.zeros.attached:
             self._state = state_dict
         else:
             load(self._pruner, state_dict)
@@ -204,7 +207,7 @@ class _PrunerCallback:
     def __getstate__(self) -> dict[str, Any]:
         """A copy has no Pruner; in its own fit it goes on from where this one is."""
         kept = {name: value for name, value in vars(self).items() if name not in _PASSING}
-        return kept | {"_pruner": None, "_reading": None, "_state": self.state_dict() or None}
+        return kept | {"_pruner": None, "_earlier": None, "_reading": None, "_state": self.state_dict() or None}
 
     def __repr__(self) -> str:
         given = {**vars(self), **self._choices}
@@ -220,7 +223,11 @@ class _PrunerCallback:
         if self.module is None:
             return model
         if not isinstance(self.module, str):
-            return self.module(model)
+            part = self.module(model)
+            if not any(part is one for one in model.modules()):
+                given = f"module={_brief(self.module)} gave {repr(part)[:200]}"
+                raise ValueError(f"{given}, which is no part of the {type(model).__name__}: give one")
+            return part
         try:
             return model.get_submodule(self.module)
         except AttributeError:
@@ -232,9 +239,9 @@ class _PrunerCallback:
         resumed = trainer.ckpt_path is not None
         self._report = None
         if self._pruner is not None:
-            self._report, self._state = None if resumed else self._pruner.report, self.state_dict()
+            self._report, self._state = None if resumed else self._pruner.report, self.state_dict() or None
             self._pruner.detach()
-            self._pruner = None
+            self._pruner, self._earlier = None, self._pruner
         if resumed and not self._restored:
             self._state, self._pruned, self._total = None, False, None
 
@@ -265,10 +272,9 @@ class _PrunerCallback:
             pruner.report = self._report
         elif masks is not None:
             take(pruner, masks)
-        elif self.hold_zeros:
-            pruner.hold_zeros()
-        elif self.hold_zeros is None and trainer.ckpt_path is not None:
-            refuse_zeros(pruner, trainer.ckpt_path)
+        else:
+            soon = self.at_epoch == 0 and not self._pruned
+            meet_zeros(pruner, self.hold_zeros, trainer.ckpt_path, "state of a PrunerCallback", soon=soon)
 
     def _named_inside(self, pl_module: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Masks by the names that the Pruner has for their parameters."""
@@ -281,16 +287,10 @@ class _PrunerCallback:
         return next((name for name, one in pl_module.named_modules() if one is inside), "")
 
     def _sparsities(self, pl_module: nn.Module) -> dict[str, float]:
-        """What is pruned and zero now: in all, then of each target."""
-        place, pruner = self._place(pl_module), self.pruner
-        total = f"sparsity/{place}" if place else "sparsity"
-        within = f"{total}." if place else f"{total}/"
-        masks, weights = pruner.masks, pruner.targets()
-        shares = {}
-        for part in pruner.slices:
-            kept = (weights[part.name] != 0) | part.take(masks[part.param])
-            shares[f"{within}{part.name}"] = 1 - int(torch.count_nonzero(kept)) / max(kept.numel(), 1)
-        return {total: pruner.sparsity, **shares}
+        """What is pruned and zero now: in all, then of each parameter."""
+        place, (share, layers) = self._place(pl_module), sparsities(self.pruner)
+        total, within = (f"sparsity/{place}", f"sparsity/{place}.") if place else ("sparsity", "sparsity/")
+        return {total: share, **{f"{within}{name}": part for name, part in layers.items()}}
 
     def _read_no_more(self) -> None:
         if self._reading is not None:
@@ -324,7 +324,7 @@ class _PrunerCallback:
                 )
 
     def _check_epoch(self, trainer: Any) -> None:
-        last = trainer.max_epochs
+        last = None if trainer.fast_dev_run else trainer.max_epochs
         if self.at_epoch is not None and not self._pruned and last not in (None, -1) and self.at_epoch >= last:
             raise ValueError(
                 f"at_epoch={self.at_epoch} never comes: epochs count from 0, and Trainer(max_epochs={last}) has "
