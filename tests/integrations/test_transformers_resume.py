@@ -15,7 +15,7 @@ from tests.training import zeros_hold
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
 from prunewald.integrations.transformers import PrunerCallback
-from tests.trainers import bert, llama, made, mixtral, share_of_zeros, trainer, transformers
+from tests.trainers import KINDS, bert, llama, made, mixtral, share_of_zeros, trainer, transformers
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -71,6 +71,26 @@ def test_a_resumed_training_is_the_same_to_the_last_bit(recipe, at, whole, tmp_p
     assert callback.pruner.holding
     found = everything(resumed, callback)
     assert {key for key in wanted if not same(found[key], wanted[key])} == set()
+
+
+OPTIONS = {
+    "llama": {"bf16": True, "gradient_accumulation_steps": 2, "gradient_checkpointing": True},
+    "vit": {"optim": "adamw_torch_fused", "label_smoothing_factor": 0.1},
+    "t5": {"bf16": True, "max_grad_norm": 0.01},
+}
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_other_models_with_other_options_resume_bit_for_bit_too(kind, tmp_path):
+    found = []
+    for seed, folder in enumerate((None, tmp_path / "checkpoint-4")):
+        callback = PrunerCallback(schedule=pw.Cubic(0.8, begin=1, every=2))
+        where = tmp_path if folder is None else tmp_path / "again"
+        one = trainer(made(KINDS[kind], seed=seed), where, callback, **SAVING, **OPTIONS[kind])
+        one.train(resume_from_checkpoint=folder)
+        found.append(everything(one, callback))
+    assert {key for key in found[0] if not same(found[0][key], found[1][key])} == set()
 
 
 def test_the_last_checkpoint_of_the_folder_is_found_by_itself(tmp_path):

@@ -7,7 +7,7 @@ train(model, optimizer)
 merged = model.merge_and_unload()  # as sparse as the base, and with the outputs that the adapted model had
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -184,18 +184,30 @@ class MaskedLora:
         return MaskedLora, (_Fixed(alive), self.name)
 
 
-class _Every(dict[str, Any]):
-    """In the place of a layer's dict of variants by adapter: each has the same, also one that is added later."""
+class _Every:
+    """In the place of a layer's dict of variants by adapter: each has the same, also one that is added later.
+
+    It is no dict: where one is empty, a model that is compiled does not see that what its attributes have has changed.
+    """
 
     def __init__(self, variant: MaskedLora, whose: MaskedAdapters | None = None) -> None:
-        super().__init__()
         self.variant, self.whose = variant, whose  # whose it is, is not known in a copy
 
     def __contains__(self, adapter: object) -> bool:
         return True
 
-    def __missing__(self, adapter: str) -> MaskedLora:
+    def __getitem__(self, adapter: str) -> MaskedLora:
         return self.variant
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def get(self, adapter: str, default: object = None) -> MaskedLora:
+        """What an adapter has."""
+        return self.variant
+
+    def pop(self, adapter: str, default: object = None) -> None:
+        """There is nothing to forget for an adapter that is deleted."""
 
     def __setitem__(self, adapter: str, variant: object) -> None:
         raise ValueError(
