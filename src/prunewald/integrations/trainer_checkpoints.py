@@ -12,11 +12,14 @@ from prunewald.model.masking import check_masks
 from prunewald.pruner import Pruner
 from prunewald.pruning.resuming import check_saved, unpacked
 from prunewald.util.files import read_torch
+from prunewald.util.notices import warn
 from prunewald.util.text import some
 
 STATE = "pruner.pt"  # the file in a checkpoint
 _LOOP = "_inner_training_loop"  # the method of the Trainer that knows which checkpoint it resumes from
 _SHOWN = 3  # so many parameters are named in an error
+_BEGIN = "begin with from_pretrained({!r}), and resume then"
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the size of a number in bytes
 
 
 def file_of(process: int) -> str:
@@ -65,18 +68,34 @@ def load_into(pruner: Pruner, saved: Mapping[str, Any], folder: str) -> None:
         if other := [name for name, weight, mask in trained if weight[~mask.to(weight.device)].any()]:
             raise ValueError(
                 f"what it prunes is not zero in {some(map(repr, other), _SHOWN)}: the Trainer did not load these "
-                "weights, as it loads none that have other names in files, such as stacked experts; begin with "
-                f"from_pretrained({folder!r}), and resume then"
+                f"weights, as it loads none that have other names in files; {_BEGIN.format(folder)}"
             )
         pruner.load_state_dict(saved)
     except ValueError as reason:
         raise ValueError(f"the Pruner of this PrunerCallback cannot go on from {folder!r}: {reason}") from reason
 
 
+def sums(pruner: Pruner) -> dict[str, int]:
+    """A number for the weights of each target, by which other weights are told: the sum of their bits as integers."""
+    params = ((name, param.detach()) for name, param in pruner.zeros.params.items())
+    return {name: int(w.view(_BITS[w.element_size()]).sum(dtype=torch.int64)) for name, w in params}
+
+
+def warn_of_others(pruner: Pruner, saved: Mapping[str, Any], folder: str) -> None:
+    """Say where the weights of a model are not those that a checkpoint was saved with."""
+    now, then = sums(pruner), saved.get("sums", {})
+    if names := [name for name in now if then.get(name, now[name]) != now[name]]:
+        warn(
+            f"the weights of {some(map(repr, names), _SHOWN)} are not those that {folder!r} was saved with: the "
+            "Trainer loads none that have other names in files, as stacked experts and ViT do, and no frozen base "
+            f"under adapters; {_BEGIN.format(folder)}"
+        )
+
+
 def gone(pruner: Pruner, before: Mapping[str, Tensor]) -> list[str]:
     """The parameters of which earlier masks pruned what those of the Pruner keep, and nothing brought it back.
 
-    A checkpoint of adapters has no frozen base, so a base that was pruned further since stays so.
+    The Trainer loads no weights that have other names in files, and a checkpoint of adapters has no frozen base.
     """
     news = ((name, alive & ~before[name].to(alive.device)) for name, alive in pruner.masks.items() if name in before)
     params = pruner.zeros.params

@@ -15,7 +15,16 @@ from prunewald.integrations.beginning import meet_zeros
 from prunewald.integrations.framework import framework
 from prunewald.integrations.peft import take_along
 from prunewald.integrations.sparsities import sparsities
-from prunewald.integrations.trainer_checkpoints import STATE, file_of, gone, load_into, read, resumed_from
+from prunewald.integrations.trainer_checkpoints import (
+    STATE,
+    file_of,
+    gone,
+    load_into,
+    read,
+    resumed_from,
+    sums,
+    warn_of_others,
+)
 from prunewald.model.optimizers import as_list
 from prunewald.model.targets import Target
 from prunewald.pruner import Pruner
@@ -157,9 +166,11 @@ class PrunerEvents:
             load_into(pruner, saved, folder)
             if held is not None and (names := gone(pruner, held.masks)):
                 raise ValueError(
-                    f"{folder!r} has no weights of {some(map(repr, names), _SHOWN)}, which is frozen and was pruned "
-                    "further since: make the model anew, with its base as it was, and resume then"
+                    f"{some(map(repr, names), _SHOWN)} was pruned further since {folder!r}, from which the Trainer "
+                    "loads no weights of it, since it is frozen or has another name in files: make the model anew, as "
+                    "it was then, and resume with that"
                 )
+            warn_of_others(pruner, saved, folder)
         elif held is not None and folder is None:
             pruner.set_masks(held.masks)
         else:
@@ -234,7 +245,7 @@ class PrunerEvents:
         folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
         if os.path.isdir(folder):
             with replacing(os.path.join(folder, file_of(args.process_index))) as file:
-                torch.save({**pruner.state_dict(), "total_steps": self._total}, file)
+                torch.save({**pruner.state_dict(), "total_steps": self._total, "sums": sums(pruner)}, file)
         elif args.should_save:
             warn(f"there is no folder {folder!r}, so the Pruner is in no checkpoint of step {state.global_step:,}")
 
@@ -277,12 +288,15 @@ def _take_best(pruner: Pruner, saved: Mapping[str, Any], best: str) -> None:
         load_into(pruner, saved, best)
     except ValueError as reason:
         warn(str(reason))
+        return
     if names := gone(pruner, masks):
         pruner.set_masks(pruner.masks | {name: masks[name] for name in names})
         warn(
-            f"load_best_model_at_end took the adapters of {best!r}, which has no weights of "
-            f"{some(map(repr, names), _SHOWN)}: this is frozen and was pruned further since, and stays so"
+            f"load_best_model_at_end: {some(map(repr, names), _SHOWN)} was pruned further since {best!r}, from which "
+            "the Trainer loads no weights of it, since it is frozen or has another name in files: it stays as it is"
         )
+    else:
+        warn_of_others(pruner, saved, best)
     if pruner.sparsity != reached:
         warn(
             f"load_best_model_at_end took the model of {best!r}, of which {pruner.sparsity:.2%} is pruned, "
