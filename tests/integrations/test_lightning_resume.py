@@ -1,5 +1,7 @@
 """Lightning: a training that stopped within an epoch goes on bit for bit; what one fit leaves to the next."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from tests.training import assert_zeros, hooks_on
 pytest.importorskip("lightning", reason="Lightning is not installed: pip install 'prunewald[lightning]'")
 
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 
 from prunewald.integrations.lightning import PrunerCallback
 from prunewald.integrations.peft import mask_adapters
@@ -107,6 +110,13 @@ def test_zeros_that_a_fit_begins_with_are_warned_of():
 def test_a_function_that_gives_no_part_of_the_model_is_refused(part):
     with pytest.raises(ValueError, match=r"which is no part of the Net"):
         fit(PrunerCallback(0.5, at_epoch=1, module=lambda net: part))
+
+
+@pytest.mark.parametrize("kind", [FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy])
+def test_strategies_that_shard_the_weights_are_refused(kind):
+    sharded = SimpleNamespace(strategy=object.__new__(kind), callbacks=[])
+    with pytest.raises(ValueError, match=f"{kind.__name__} shards weights.*strategy='ddp'"):
+        PrunerCallback().setup(sharded, Net(), "fit")
 
 
 class LetGo(Callback):

@@ -1,6 +1,5 @@
 """Lightning: a callback that prunes while the Trainer trains, and goes on from its checkpoints."""
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -9,11 +8,11 @@ from inspect import signature
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
 from prunewald.integrations.beginning import load, meet_zeros, shares, take
 from prunewald.integrations.framework import framework
+from prunewald.integrations.lightning_trainer import check_epoch, check_strategy, optimizers, steps_to_come
 from prunewald.integrations.model_pruning import Reading, from_model_pruning
 from prunewald.integrations.peft import take_along
 from prunewald.integrations.sparsities import sparsities
@@ -115,6 +114,7 @@ class _PrunerCallback:
         self._restored = False
         self._elsewhere = self._pruner is not None and not shares(self._pruner, pl_module)
         if stage == "fit":
+            check_strategy(trainer)
             self._check_others(trainer)
             if self._elsewhere:
                 raise ValueError(_ELSEWHERE.format(type(self.pruner.model).__name__, type(pl_module).__name__))
@@ -124,9 +124,10 @@ class _PrunerCallback:
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Attach, now that weights, optimizers and loops are as the checkpoint has them."""
         inside = self._inside(pl_module)
-        self._check_epoch(trainer)
+        if self.at_epoch is not None and not self._pruned:
+            check_epoch(trainer, self.at_epoch)
         self._let_go(trainer)
-        pruner = Pruner(inside, _optimizers(trainer, inside), **self._resolved(trainer, pl_module))
+        pruner = Pruner(inside, optimizers(trainer, inside), **self._resolved(trainer, pl_module))
         try:
             self._begin(trainer, pl_module, pruner)
         except Exception:
@@ -250,7 +251,7 @@ class _PrunerCallback:
         schedule = self._choices["schedule"]
         if schedule is None or self._choices["total_steps"] is not None or not make("schedule", schedule).assumed:
             return self._choices
-        if self._total is None and (steps := _steps_to_come(trainer, pl_module)) > 0:
+        if self._total is None and (steps := steps_to_come(trainer, pl_module)) > 0:
             self._total = steps
             trainer.print(
                 f"the schedule ends with the training, at step {steps:,}, by trainer.estimated_stepping_batches"
@@ -323,14 +324,6 @@ class _PrunerCallback:
                     "Trainer: give each of them a part of the model that the other leaves alone"
                 )
 
-    def _check_epoch(self, trainer: Any) -> None:
-        last = None if trainer.fast_dev_run else trainer.max_epochs
-        if self.at_epoch is not None and not self._pruned and last not in (None, -1) and self.at_epoch >= last:
-            raise ValueError(
-                f"at_epoch={self.at_epoch} never comes: epochs count from 0, and Trainer(max_epochs={last}) has "
-                "none of that number; prune earlier, or after the fit: callback.pruner.prune(...)"
-            )
-
 
 # ---- small things ----------------------------------------------------------------------------------------------------
 
@@ -352,21 +345,6 @@ def _check_module(module: object) -> None:
             f"module={repr(module)[:200]}: give the name of a part of the LightningModule, such as 'generator', or a "
             "function of the LightningModule that gives the part"
         )
-
-
-def _optimizers(trainer: Any, inside: nn.Module) -> list[Optimizer]:
-    """Those that step something of what is pruned: the steps of the last are counted."""
-    own = set(map(id, inside.parameters()))
-    every: list[Optimizer] = trainer.optimizers
-    found = [one for one in every if any(id(p) in own for group in one.param_groups for p in group["params"])]
-    return found or every
-
-
-def _steps_to_come(trainer: Any, pl_module: Any) -> int:
-    """How many steps the training has yet; 0 or less where that is not known. By hand, each batch is one."""
-    total = trainer.estimated_stepping_batches
-    taken = trainer.global_step if pl_module.automatic_optimization else trainer.fit_loop.total_batch_idx + 1
-    return int(total) - taken if math.isfinite(total) else 0
 
 
 def _brief(module: Module) -> str:
