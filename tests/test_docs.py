@@ -9,6 +9,7 @@ import inspect
 import pkgutil
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -137,9 +138,18 @@ def test_the_page_on_accelerate_runs_from_top_to_bottom(tmp_path, monkeypatch):
     names = {"torch": torch, "loss": nn.functional.cross_entropy, "model": model}
     names["loader"] = torch.utils.data.DataLoader(data, batch_size=8)
     names["optimizer"] = torch.optim.Adam(model.parameters())
-    for block in blocks("docs/accelerate.md"):
+    *training, log = blocks("docs/accelerate.md")
+    for block in training:
         exec(block, names)
     assert names["pruner"].sparsity == pytest.approx(0.9, abs=0.01)
+    told = []
+    tracker = SimpleNamespace(name="own", main_process_only=True, log=lambda values, step: told.append((values, step)))
+    names["accelerator"].trackers = [tracker]
+    exec(log, names)
+    ((values, step),) = told
+    assert values["sparsity"] == names["pruner"].sparsity
+    assert {"sparsity/0.weight", "sparsity/2.weight"} < values.keys()
+    assert step == names["pruner"].steps == 10
 
 
 @pytest.mark.filterwarnings("ignore:.* output rows have no weight left")
