@@ -94,9 +94,9 @@ class Masking(transformers.TrainerCallback):  # type: ignore[misc]
         self.masks = self.masks or mask_adapters(model, self.callback.pruner)
 
 
-def adapted():
+def adapted(seed=0):
     peft = pytest.importorskip("peft", reason="PEFT is not installed")
-    return peft.get_peft_model(made(llama), peft.LoraConfig(r=2, target_modules=["q_proj", "up_proj"]))
+    return peft.get_peft_model(made(llama, seed=seed), peft.LoraConfig(r=2, target_modules=["q_proj", "up_proj"]))
 
 
 def assert_merges(model, pruner):
@@ -140,6 +140,15 @@ def test_a_base_that_was_pruned_since_is_no_base_to_resume_with(tmp_path):
     with pytest.raises(ValueError, match=r"'model.*further since '.*-2', .*frozen.* make the model anew"):
         one.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert one.state.global_step == 2
+
+
+def test_another_base_than_the_adapters_were_trained_on_is_told(tmp_path):
+    trainer(adapted(), tmp_path, PrunerCallback(0.5, at_step=3), **SAVING).train()
+    one = trainer(adapted(seed=1), tmp_path / "b", PrunerCallback(0.5, at_step=3))
+    with pytest.warns(
+        UserWarning, match=r"q_proj.* are not those that '.*checkpoint-4' was saved with: .* on the base"
+    ):
+        one.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
 
 
 def test_the_best_adapters_come_with_the_base_as_it_is(tmp_path):

@@ -87,8 +87,8 @@ def warn_of_others(pruner: Pruner, saved: Mapping[str, Any], folder: str) -> Non
     if names := [name for name in now if then.get(name, now[name]) != now[name]]:
         warn(
             f"the weights of {some(map(repr, names), _SHOWN)} are not those that {folder!r} was saved with: the "
-            "Trainer loads none that have other names in files, as stacked experts and ViT do, and no frozen base "
-            f"under adapters; {_BEGIN.format(folder)}"
+            "Trainer loads none that have other names in files, as stacked experts and ViT do, and no base under "
+            f"adapters; {_BEGIN.format(folder)}, with adapters on the base that they were trained on"
         )
 
 
