@@ -176,7 +176,8 @@ class Pruner(PrunerView):
     def _plan(
         self, request: Request, uncertainty: SigmaSource | None = None, scope: Allocation | str | None = None
     ) -> Plan:
-        sigma = plain_names(self._subject.guard.given or self.model, uncertainty)
+        given = self._subject.guard.given
+        sigma = plain_names(self.model if given is None else given, uncertainty)  # a compiled model may have no len()
         choices = self._choices if sigma is None else replace(self._choices, uncertainty=online(sigma))
         if scope is not None:
             choices = replace(choices, scope=make("scope", scope))
