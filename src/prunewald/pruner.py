@@ -90,7 +90,7 @@ class Pruner(PrunerView):
             refuse_shards(self._params)
         names, optimizers, kept, evaluations = as_given(optimizer)
         self._owners = owned(self._params, optimizers)
-        sigma = plain_names(model, uncertainty)
+        sigma = None if uncertainty is None else plain_names(model, uncertainty)
         self._choices = Choices.of(criterion, sigma, scope, pattern, schedule, total_steps)
         self._choices.check(slices, self._params)
         watched = self._choices.watched
@@ -176,9 +176,10 @@ class Pruner(PrunerView):
     def _plan(
         self, request: Request, uncertainty: SigmaSource | None = None, scope: Allocation | str | None = None
     ) -> Plan:
-        given = self._subject.guard.given
-        sigma = plain_names(self.model if given is None else given, uncertainty)  # a compiled model may have no len()
-        choices = self._choices if sigma is None else replace(self._choices, uncertainty=online(sigma))
+        choices, given = self._choices, self._subject.guard.given
+        if uncertainty is not None:
+            sigma = plain_names(self.model if given is None else given, uncertainty)  # what is compiled may have no len
+            choices = replace(choices, uncertainty=online(sigma))
         if scope is not None:
             choices = replace(choices, scope=make("scope", scope))
         return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, self._watcher.seen())
