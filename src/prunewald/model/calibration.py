@@ -18,10 +18,11 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 
 from prunewald.model.modules import plain
 from prunewald.util.arguments import whole
@@ -32,6 +33,7 @@ EMPTY = "batches, a {}, gave no sample to count: give pairs of inputs and target
 IGNORED = -100  # the label that torch's and Hugging Face's losses leave out
 
 _ONE = "batches={}: that is one batch, and a pass over data reads several: give a list, [batch], or a DataLoader"
+_SAMPLES = "batches, a {}, is a data set, which gives samples: give DataLoader({}(...), batch_size=64)"
 _NO_TARGETS = (
     "a batch, {}, has no targets, and the loss needs them: give pairs (inputs, targets), or dicts with one of "
     "the keys {}"
@@ -110,7 +112,9 @@ class Calibration:
             raise TypeError(_ONE.format(_described(data)))
         self.limit = None if limit is None else whole("limit", limit, 1)
         self._kind, self._progress = type(data).__name__, progress
-        once = iter(data) is data
+        if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+            raise TypeError(_SAMPLES.format(self._kind, self._kind))
+        once = isinstance(data, Iterator)  # to ask a shuffled DataLoader for one draws a random number
         self._source = list(islice(data, self.limit)) if once and passes != 1 else data
         self._taken, self._device = _Taken.by(model), device_of(model)
 
@@ -126,7 +130,11 @@ class Calibration:
                     yield batch
                 bar.update()
         if not found:
-            raise ValueError(EMPTY.format(self._kind))
+            self.nothing()
+
+    def nothing(self) -> NoReturn:
+        """The error of data in which there is no sample, or none that counts."""
+        raise ValueError(EMPTY.format(self._kind))
 
 
 def device_of(model: nn.Module) -> torch.device:
