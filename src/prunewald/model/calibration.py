@@ -53,16 +53,19 @@ class Batch:
 
     def call(self, model: nn.Module, *, labels: bool = True) -> Any:
         """What the model returns; `labels` of a dict are passed on where its forward takes them."""
-        kwargs = dict(self.kwargs)
-        if labels and self.key and self.key in _Taken.by(model):
-            kwargs[self.key] = self.targets
+        kwargs = self.keywords(model) if labels else self.kwargs
         try:
             return model(*self.args, **kwargs)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # Hugging Face's take any key, and miss the right one
             taken = _Taken.by(model)
             if taken.fits(self.args, kwargs):
                 raise  # it is about something inside the model
             raise TypeError(_UNTAKEN.format(taken.model, self.given, error, taken)) from error
+
+    def keywords(self, model: nn.Module) -> Mapping[str, Any]:
+        """What the model is called with by keyword, with labels where its forward takes them."""
+        passed = self.key and self.key in _Taken.by(model)
+        return {**self.kwargs, self.key: self.targets} if passed else self.kwargs
 
     @property
     def required(self) -> Any:
@@ -173,7 +176,6 @@ class _Taken:
         parameters = self._signature.parameters.values()
         ordered = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
         self._named = {p.name for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
-        self._any = any(p.kind is kinds.VAR_KEYWORD for p in parameters)
         several = any(p.kind is kinds.VAR_POSITIONAL for p in parameters)
         self.least = sum(p.default is kinds.empty for p in ordered)
         self.most = 1 << 30 if several else len(ordered)
@@ -187,7 +189,9 @@ class _Taken:
         return name in self._named
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call with these gets as far as into the model."""
+        """Whether these are what it names."""
+        if not kwargs.keys() <= self._named:
+            return False
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError:

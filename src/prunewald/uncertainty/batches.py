@@ -93,7 +93,7 @@ class Samples:
     ) -> None:
         passes = None if loss is None else passes  # its likelihood is told from a first batch
         self._data = Calibration(batches, model, passes=passes, limit=limit, progress=progress)
-        self._loss, self._shift = loss, False
+        self._model, self._loss, self._shift = model, loss, False
         self.classes_last = loss is None  # models that compute a loss have them there
         self._ignored = loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else IGNORED
         if loss is None:
@@ -128,7 +128,8 @@ class Samples:
         if self._loss is not None:
             refuse_itself(self._loss, batch)
         # Copies of what is not the caller's to differentiate.
-        x = Inputs(batch.args, batch.kwargs, batch.size).changed(Tensor.detach)
+        kwargs = batch.kwargs if self._loss is not None else batch.keywords(self._model)  # some make inputs of labels
+        x = Inputs(batch.args, kwargs, batch.size).changed(Tensor.detach)
         y = y.detach()
         if self.kind != "cross_entropy" or y.is_floating_point():
             return x, y
