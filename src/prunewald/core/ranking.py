@@ -8,6 +8,7 @@ which there are many, are taken a chunk at a time, and sorted where that does no
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -20,6 +21,7 @@ _DIGIT = 16
 FEW = 1 << 12  # so many weights of one tensor are put in order
 _TOGETHER = 1 << 17  # below this, counting 2^16 digits costs more than it saves
 _SORTED = 1 << 22  # so many weights are sorted at once
+_SHORT = 8  # rows of so many weights are not
 _INTS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 Count: TypeAlias = int | Tensor  # of the weights of a tensor; as a tensor: of each of its rows
@@ -165,7 +167,23 @@ def smallest_by_row(ranked: Ranked, counts: Tensor) -> Tensor:
         )
     step = max(1, _SORTED // max(score.shape[1], 1))
     columns = zip(score.split(step), weight.split(step), counts.to(score.device).split(step), strict=True)
-    return torch.cat([_row_heads(Ranked(s, w), count) for s, w, count in columns]).view(ranked.score.shape)
+    heads = _short_heads if 0 < score.shape[1] <= _SHORT else _row_heads
+    return torch.cat([heads(Ranked(s, w), count) for s, w, count in columns]).view(ranked.score.shape)
+
+
+def _short_heads(rows: Ranked, counts: Tensor) -> Tensor:
+    """True for the first of each of many short rows: each of a row is compared with each other one, by columns."""
+    scores, weights = rows.score.t().contiguous(), None
+    place = torch.zeros(scores.shape, dtype=torch.int8, device=scores.device)  # how many of the row come before
+    for early, late in combinations(range(len(scores)), 2):
+        later_first = scores[late] < scores[early]
+        tied = scores[late] == scores[early]
+        if bool(tied.any()):
+            weights = rows.weight.abs().t().contiguous() if weights is None else weights
+            later_first |= tied & (weights[late] < weights[early])
+        place[early] += later_first
+        place[late] += ~later_first
+    return (place < counts).t().contiguous()
 
 
 def _row_heads(rows: Ranked, counts: Tensor) -> Tensor:

@@ -47,10 +47,12 @@ def lost_rows(model: nn.Module, changes: Iterable[tuple[Slice, Tensor, Tensor, T
     for part, weight, alive, keep in changes:
         if part.index is not None or keep.dim() < 2 or keep is alive:
             continue
-        before, after = alive & (weight != 0), keep
-        if part.layout is not None:
-            before, after = part.layout.swap(before), part.layout.swap(after)
-        filled = after.flatten(1).any(1)
+        after = keep if part.layout is None else part.layout.swap(keep)
+        filled = after.flatten(1).sum(1) > 0  # faster than any(1)
+        if bool(filled.all()):
+            continue
+        before = alive & (weight != 0)
+        before = before if part.layout is None else part.layout.swap(before)
         rows, empty, kept = len(filled), int((~filled).sum()), int(after.sum())
         lost = int((before.flatten(1).any(1) & ~filled).sum())
         if lost and kept:
@@ -68,9 +70,12 @@ def untouched_row(name: str, keep: Tensor) -> TensorReport:
 
 
 def scored_row(
-    plan: Plan, name: str, ranked: Ranked, alive: Tensor | None, keep: Tensor, other: Tensor | None
+    plan: Plan, name: str, ranked: Ranked, alive: Tensor | None, keep: Tensor, overlap: float | None
 ) -> TensorReport:
-    """The row of a slice of which `keep` stays, where by magnitude `other` would; `alive` is its mask before."""
+    """The row of a slice of which `keep` stays; `alive` is its mask before.
+
+    `overlap` is the share of it that by magnitude would stay too; None where it goes by magnitude.
+    """
     kept, size = int(torch.count_nonzero(keep)), keep.numel()
     living = size if alive is None else max(int(torch.count_nonzero(alive)), 1)
     dead = ranked.dead if ranked.dead is None or alive is None else ranked.dead & alive
@@ -81,15 +86,15 @@ def scored_row(
         kept=kept,
         threshold=_threshold(ranked, keep) if plan.pattern.single and 0 < kept < size else None,
         dead=None if dead is None else int(torch.count_nonzero(dead)) / living,
-        correlation=1.0 if other is None else _correlation(ranked),
-        overlap=1.0 if other is None else int(torch.count_nonzero(other & keep)) / max(kept, 1),
+        correlation=1.0 if overlap is None else _correlation(ranked),
+        overlap=1.0 if overlap is None else overlap,
     )
 
 
 def _threshold(ranked: Ranked, keep: Tensor) -> float:
     """The lowest score kept; dead weights and zeros, below zero only to be ordered, count as 0."""
     score, weight = ranked.score, ranked.weight
-    lowest = float(score[keep].min())
+    lowest = float(torch.where(keep, score, torch.inf).min())  # several times faster than to pick them out
     if lowest <= torch.finfo(score.dtype).min:  # a pattern may keep a zero among its neighbours
         lowest = min(0.0, float(score[keep & (weight != 0)].min())) if weight[keep].any() else 0.0
     return lowest if ranked.dead is None else max(lowest, 0.0)

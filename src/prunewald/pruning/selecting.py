@@ -1,18 +1,19 @@
 """From scores to masks: how many weights of each slice stay, and which."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from prunewald.core.base import Allocation, Pattern
 from prunewald.core.patterns import by_layout
-from prunewald.core.ranking import Count, Scores
+from prunewald.core.ranking import Count, Ranked, Scores
 from prunewald.pruning.describing import scored_row, untouched_row
 from prunewald.pruning.plan import Plan, Sparsity
 from prunewald.pruning.report import TensorReport
 from prunewald.pruning.significance import z_thresholds
 
+_ROWS_OF = 1 << 18  # rows of about so many weights tell an overlap
 _NOTABLE = 0.005  # a sparsity further than this from the one asked for is noted
 
 
@@ -46,9 +47,9 @@ def _by_count(
     plan: Plan, scores: Scores, alive: Mapping[str, Tensor], counts: Mapping[str, Count]
 ) -> tuple[dict[str, Tensor], list[TensorReport]]:
     """Keep the count of each slice; one without a count, or that has its count already, stays as it is."""
-    masks, rows = {}, []
+    masks, rows, room = {}, [], _room(alive)
     for name, mask in alive.items():
-        count, before = counts.get(name), int(torch.count_nonzero(mask))
+        count, before = counts.get(name), _living(mask)
         total = int(count.sum()) if isinstance(count, Tensor) else count
         # To a pattern of groups, zeros in other places are no pattern: it chooses anew.
         if count is None or (plan.pattern.single and total == before):
@@ -63,10 +64,41 @@ def _by_count(
             raise ValueError(f"{name!r}: {error}") from error
         if living is not None:
             keep &= living  # a block that stays does not bring back what it had lost
-        other = None if plan.criterion.is_magnitude else choose(ranked.by_magnitude(living), count)
-        masks[name] = keep
-        rows.append(scored_row(plan, name, ranked, living, keep, other))
+        sized = None if plan.criterion.is_magnitude else ranked.by_magnitude(living)
+        if sized is not None and layout is None and isinstance(count, Tensor):
+            overlap = _overlap(choose, *_some_rows(sized, count, keep))
+        else:
+            overlap = None if sized is None else _overlap(choose, sized, count, keep)
+        rows.append(scored_row(plan, name, ranked, living, keep, overlap))
+        masks[name] = room.pop(name).copy_(keep)
     return masks, rows
+
+
+def _room(alive: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Memory for all masks, before anything else is computed.
+
+    A mask that stayed where a larger tensor had been would leave a hole too small for the next one: the memory of a
+    process would grow with every layer by much more than by its mask.
+    """
+    return {name: torch.empty(mask.shape, dtype=torch.bool, device=mask.device) for name, mask in alive.items()}
+
+
+def _living(mask: Tensor) -> int:
+    """How many weights a mask leaves; at once where it is a view of a single True."""
+    one = not any(mask.stride()) and mask.numel() > 0
+    return mask.numel() * int(mask[(0,) * mask.dim()]) if one else int(torch.count_nonzero(mask))
+
+
+def _overlap(choose: Callable[[Ranked, Count], Tensor], sized: Ranked, count: Count, keep: Tensor) -> float:
+    """Of what stays, the share that would by magnitude too."""
+    both = choose(sized, count).logical_and_(keep)
+    return int(torch.count_nonzero(both)) / max(int(torch.count_nonzero(keep)), 1)
+
+
+def _some_rows(sized: Ranked, count: Tensor, keep: Tensor) -> tuple[Ranked, Tensor, Tensor]:
+    """Evenly spread rows of a large tensor, each of which has its own count, so that they can be looked at alone."""
+    step = max(1, keep.numel() // _ROWS_OF) if keep.dim() > 1 else 1
+    return Ranked(sized.score[::step], sized.weight[::step]), count[::step], keep[::step]
 
 
 def _by_limit(
@@ -82,9 +114,10 @@ def _by_limit(
         ranked, living = scores[name], None if bool(mask.all()) else mask
         keep = (ranked.score >= limits[name]).logical_and_(mask)
         count = int(torch.count_nonzero(keep))
-        other = None if plan.criterion.is_magnitude else plan.pattern(ranked.by_magnitude(living), count)
+        sized = None if plan.criterion.is_magnitude else ranked.by_magnitude(living)
+        overlap = None if sized is None else _overlap(plan.pattern, sized, count, keep)
         masks[name] = keep
-        rows.append(scored_row(plan, name, ranked, living, keep, other))
+        rows.append(scored_row(plan, name, ranked, living, keep, overlap))
     return masks, rows
 
 
@@ -119,8 +152,9 @@ def _reached(plan: Plan, scores: Scores, asked: Mapping[str, Count], alive: Mapp
 
 
 def _least_by_row(count: Tensor, mask: Tensor) -> Tensor:
-    living = torch.count_nonzero(mask.reshape(count.numel(), -1), dim=1).to(count.device)
-    return torch.minimum(count, living)
+    if _living(mask) == mask.numel():
+        return count
+    return torch.minimum(count, mask.reshape(len(count), -1).sum(1).to(count.device))
 
 
 def _rounded(shares: Sparsity, sizes: Mapping[str, int], counts: Mapping[str, Count]) -> list[str]:
