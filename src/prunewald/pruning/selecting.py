@@ -65,10 +65,11 @@ def _by_count(
         if living is not None:
             keep &= living  # a block that stays does not bring back what it had lost
         sized = None if plan.criterion.is_magnitude else ranked.by_magnitude(living)
+        overlap: float | None = None
         if sized is not None and layout is None and isinstance(count, Tensor):
             overlap = _overlap(choose, *_some_rows(sized, count, keep))
-        else:
-            overlap = None if sized is None else _overlap(choose, sized, count, keep)
+        elif sized is not None:
+            overlap = _overlap(choose, sized, count, keep)
         rows.append(scored_row(plan, name, ranked, living, keep, overlap))
         masks[name] = room.pop(name).copy_(keep)
     return masks, rows

@@ -2,7 +2,10 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from prunewald.util.tensors import ordered_bits
 
 
 class Agreement(NamedTuple):
@@ -52,7 +55,11 @@ def _quantile(values: Tensor, share: float) -> Tensor:
 
 def _ranks(values: Tensor) -> Tensor:
     """The rank of each value, from 1; equal values share the mean of their ranks."""
-    _, inverse, counts = values.reshape(-1).unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    middle: Tensor = last - (counts - 1) / 2
-    return middle[inverse]
+    ordered, order = ordered_bits(values.reshape(-1)).sort()
+    new = torch.ones_like(ordered, dtype=torch.bool)
+    torch.ne(ordered[1:], ordered[:-1], out=new[1:])
+    group = new.cumsum(0) - 1
+    counts = torch.bincount(group)
+    middle = counts.cumsum(0).double() - (counts - 1) / 2
+    ranks = torch.empty(len(order), dtype=torch.float64, device=values.device)
+    return ranks.scatter_(0, order, middle[group])
