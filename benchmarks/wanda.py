@@ -97,6 +97,7 @@ if __name__ == "__main__":
     args.add_argument("--width", type=int, default=1024)
     args.add_argument("--rounds", type=int, default=3)
     options = args.parse_args()
+    torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     numbers = measure((options.layers, options.width), options.rounds)
     for pattern, ways in numbers.items():

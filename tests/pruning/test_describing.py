@@ -71,7 +71,7 @@ def test_the_threshold_is_the_lowest_score_kept_wherever_it_is(dtype):
     for share in (0.1, 0.9):
         keep = torch.rand(200_000) < share
         keep[:3] = torch.tensor([False, False, True])
-        assert describing._lowest(score, keep) == float(score[keep].min())
+        assert describing._threshold(Ranked(score, torch.ones_like(score)), keep) == float(score[keep].min())
 
 
 def test_what_was_not_touched_has_no_figures_of_scores():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from prunewald.util.tensors import accumulator, dense, fingerprint, ordered_bits, pieces, zero_
+from prunewald.util.tensors import accumulator, dense, fingerprint, pieces, zero_
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -51,26 +51,3 @@ def test_a_fingerprint_changes_with_the_smallest_step_and_not_by_itself(dtype):
     assert fingerprint(tensor.clone()) == before
     tensor[3, 4] = torch.nextafter(tensor[3, 4], torch.tensor(torch.inf, dtype=dtype))
     assert fingerprint(tensor) != before
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_ordered_bits_have_the_order_of_the_numbers(dtype):
-    info = torch.finfo(dtype)
-    values = [
-        -torch.inf,
-        info.min,
-        -1.5,
-        -info.smallest_normal,
-        0.0,
-        info.smallest_normal,
-        1.0,
-        1.5,
-        info.max,
-        torch.inf,
-    ]
-    bits = ordered_bits(torch.tensor(values, dtype=dtype))
-    assert bits.dtype == (torch.int64 if dtype == torch.float64 else torch.int32)
-    assert (bits[1:] > bits[:-1]).all()
-    assert len(ordered_bits(torch.tensor([0.0, -0.0], dtype=dtype)).unique()) == 1
-    whole = torch.tensor([3, 2**60, 2**60 + 1])
-    assert torch.equal(ordered_bits(whole), whole)

@@ -11,7 +11,6 @@ from prunewald.pruning.plan import Plan
 from prunewald.pruning.report import LOSS, NAMED, Report, RowLoss, TensorReport
 from prunewald.statistics import rank_correlation
 from prunewald.util.registry import brief, name_of
-from prunewald.util.tensors import pieces
 from prunewald.util.text import some
 
 _MOST = 0.9  # a layer is nearly closed where more than this share of its rows is empty
@@ -72,12 +71,13 @@ def untouched_row(name: str, keep: Tensor) -> TensorReport:
 
 
 def scored_row(
-    plan: Plan, name: str, ranked: Ranked, alive: Tensor | None, keep: Tensor, overlap: float | None
+    plan: Plan, name: str, ranked: Ranked, alive: Tensor | None, keep: Tensor, by_size: tuple[Tensor, Tensor] | None
 ) -> TensorReport:
     """The row of a slice of which `keep` stays; `alive` is its mask before.
 
-    `overlap` is the share of it that by magnitude would stay too; None where it goes by magnitude.
+    `by_size` is what would stay by magnitude and what stays, in all rows or some; None where it goes by magnitude.
     """
+    other, stays = (keep, keep) if by_size is None else by_size
     kept, size = int(torch.count_nonzero(keep)), keep.numel()
     living = size if alive is None else max(int(torch.count_nonzero(alive)), 1)
     dead = ranked.dead if ranked.dead is None or alive is None else ranked.dead & alive
@@ -88,27 +88,23 @@ def scored_row(
         kept=kept,
         threshold=_threshold(ranked, keep) if plan.pattern.single and 0 < kept < size else None,
         dead=None if dead is None else int(torch.count_nonzero(dead)) / living,
-        correlation=1.0 if overlap is None else _correlation(ranked),
-        overlap=1.0 if overlap is None else overlap,
+        correlation=1.0 if by_size is None else _correlation(ranked),
+        overlap=1.0 if by_size is None else int(torch.count_nonzero(other & stays)) / max(int(stays.sum()), 1),
     )
 
 
 def _threshold(ranked: Ranked, keep: Tensor) -> float:
     """The lowest score kept; dead weights and zeros, below zero only to be ordered, count as 0."""
     score, weight = ranked.score, ranked.weight
-    lowest = _lowest(score, keep)
+    limits, found = torch.finfo(score.dtype), []
+    # By a sum with a wall: torch takes several times longer to choose, or to pick them out.
+    for piece, stays in zip(score.reshape(-1).split(_CACHED), keep.reshape(-1).split(_CACHED), strict=True):
+        wall = (~stays).to(piece.dtype).mul_(limits.max)
+        found.append(piece.clamp(min=limits.min).mul_(stays).add_(wall).min())
+    lowest = float(torch.stack(found).min())
     if lowest <= torch.finfo(score.dtype).min:  # a pattern may keep a zero among its neighbours
         lowest = min(0.0, float(score[keep & (weight != 0)].min())) if weight[keep].any() else 0.0
     return lowest if ranked.dead is None else max(lowest, 0.0)
-
-
-def _lowest(score: Tensor, keep: Tensor) -> float:
-    """The lowest score kept, by a sum with a wall: torch takes several times longer to choose, or to pick them out."""
-    limits, found = torch.finfo(score.dtype), []
-    for piece, stays in zip(pieces(score, _CACHED), pieces(keep, _CACHED), strict=True):
-        wall = (~stays).to(piece.dtype).mul_(limits.max)
-        found.append(piece.clamp(min=limits.min).mul_(stays).add_(wall).min())
-    return float(torch.stack(found).min())
 
 
 def _correlation(ranked: Ranked) -> float:

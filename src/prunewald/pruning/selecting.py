@@ -1,6 +1,6 @@
 """From scores to masks: how many weights of each slice stay, and which."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -47,9 +47,12 @@ def _by_count(
     plan: Plan, scores: Scores, alive: Mapping[str, Tensor], counts: Mapping[str, Count]
 ) -> tuple[dict[str, Tensor], list[TensorReport]]:
     """Keep the count of each slice; one without a count, or that has its count already, stays as it is."""
-    masks, rows, room = {}, [], _room(alive)
+    masks, rows = {}, []
+    # Memory for all masks before anything else is computed: one that took the place of a larger tensor would leave a
+    # hole too small for the next of these, and a process would grow with every layer by much more than its mask.
+    room = {name: torch.empty(mask.shape, dtype=torch.bool, device=mask.device) for name, mask in alive.items()}
     for name, mask in alive.items():
-        count, before = counts.get(name), _living(mask)
+        count, before = counts.get(name), int(torch.count_nonzero(mask))
         total = int(count.sum()) if isinstance(count, Tensor) else count
         # To a pattern of groups, zeros in other places are no pattern: it chooses anew.
         if count is None or (plan.pattern.single and total == before):
@@ -64,36 +67,21 @@ def _by_count(
             raise ValueError(f"{name!r}: {error}") from error
         if living is not None:
             keep &= living  # a block that stays does not bring back what it had lost
-        sized = None if plan.criterion.is_magnitude else ranked.by_magnitude(living)
-        overlap: float | None = None
-        if sized is not None and layout is None and isinstance(count, Tensor):
-            overlap = _overlap(choose, *_some_rows(sized, count, keep))
-        elif sized is not None:
-            overlap = _overlap(choose, sized, count, keep)
-        rows.append(scored_row(plan, name, ranked, living, keep, overlap))
+        by_size = None
+        if not plan.criterion.is_magnitude:
+            sized, asked, stays = ranked.by_magnitude(living), count, keep
+            if layout is None and isinstance(count, Tensor):
+                sized, asked, stays = _some_rows(sized, count, keep)
+            by_size = choose(sized, asked), stays
+        rows.append(scored_row(plan, name, ranked, living, keep, by_size))
         masks[name] = room.pop(name).copy_(keep)
     return masks, rows
-
-
-def _room(alive: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Memory for all masks, before anything else is computed.
-
-    A mask that stayed where a larger tensor had been would leave a hole too small for the next one: the memory of a
-    process would grow with every layer by much more than by its mask.
-    """
-    return {name: torch.empty(mask.shape, dtype=torch.bool, device=mask.device) for name, mask in alive.items()}
 
 
 def _living(mask: Tensor) -> int:
     """How many weights a mask leaves; at once where it is a view of a single True."""
     one = not any(mask.stride()) and mask.numel() > 0
     return mask.numel() * int(mask[(0,) * mask.dim()]) if one else int(torch.count_nonzero(mask))
-
-
-def _overlap(choose: Callable[[Ranked, Count], Tensor], sized: Ranked, count: Count, keep: Tensor) -> float:
-    """Of what stays, the share that would by magnitude too."""
-    both = choose(sized, count).logical_and_(keep)
-    return int(torch.count_nonzero(both)) / max(int(torch.count_nonzero(keep)), 1)
 
 
 def _some_rows(sized: Ranked, count: Tensor, keep: Tensor) -> tuple[Ranked, Tensor, Tensor]:
@@ -115,10 +103,11 @@ def _by_limit(
         ranked, living = scores[name], None if bool(mask.all()) else mask
         keep = (ranked.score >= limits[name]).logical_and_(mask)
         count = int(torch.count_nonzero(keep))
-        sized = None if plan.criterion.is_magnitude else ranked.by_magnitude(living)
-        overlap = None if sized is None else _overlap(plan.pattern, sized, count, keep)
+        by_size = None
+        if not plan.criterion.is_magnitude:
+            by_size = plan.pattern(ranked.by_magnitude(living), count), keep
         masks[name] = keep
-        rows.append(scored_row(plan, name, ranked, living, keep, overlap))
+        rows.append(scored_row(plan, name, ranked, living, keep, by_size))
     return masks, rows
 
 

@@ -5,8 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prunewald.util.tensors import ordered_bits
-
 
 class Agreement(NamedTuple):
     """How two uncertainties of the same weights compare.
@@ -55,7 +53,13 @@ def _quantile(values: Tensor, share: float) -> Tensor:
 
 def _ranks(values: Tensor) -> Tensor:
     """The rank of each value, from 1; equal values share the mean of their ranks."""
-    ordered, order = ordered_bits(values.reshape(-1)).sort()
+    flat = values.reshape(-1)
+    if flat.is_floating_point():
+        # As integers in the same order, which torch sorts ten times faster: the bits of negative floats count
+        # downwards, and adding zero makes -0.0 and 0.0 one value.
+        bits = (flat.double() + 0.0).view(torch.int64)
+        flat = bits ^ ((bits >> 63) & torch.iinfo(torch.int64).max)
+    ordered, order = flat.sort()
     new = torch.ones_like(ordered, dtype=torch.bool)
     torch.ne(ordered[1:], ordered[:-1], out=new[1:])
     group = new.cumsum(0) - 1

@@ -43,16 +43,6 @@ def fingerprint(tensor: Tensor) -> int:
     return int(tensor.detach().view(_INTEGERS[tensor.element_size()]).sum(dtype=torch.int64))
 
 
-def ordered_bits(values: Tensor) -> Tensor:
-    """Numbers as integers in the same order, equal where they are equal: torch sorts integers ten times faster."""
-    if not values.is_floating_point():
-        return values
-    wide = values if values.dtype in (torch.float32, torch.float64) else values.float()
-    bits = (wide + 0.0).view(_INTEGERS[wide.element_size()])  # adding zero makes -0.0 and 0.0 one value
-    # The bits of negative floats count downwards.
-    return bits ^ ((bits >> 8 * wide.element_size() - 1) & torch.iinfo(bits.dtype).max)
-
-
 def pieces(tensor: Tensor, size: int = 1 << 20) -> Iterator[Tensor]:
     """Flat pieces of at most `size` elements, in order of position; views wherever the tensor is contiguous."""
     return iter(tensor.detach().reshape(-1).split(size))
