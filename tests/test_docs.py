@@ -90,6 +90,17 @@ def test_a_page_of_the_docs_runs_from_top_to_bottom(page, tmp_path, monkeypatch)
         exec(block, names)
 
 
+@pytest.mark.filterwarnings("ignore:.* output rows have no weight left")
+def test_the_page_on_calibration_runs_from_top_to_bottom(capsys, one_thread):
+    torch.manual_seed(0)
+    names: dict[str, object] = {}
+    for block in blocks("docs/calibration.md"):
+        exec(block, names)
+    assert "20 batches of data, by pruner.observe()" in capsys.readouterr().out
+    assert names["report"].criterion == "MagnitudeUncertainty()"
+    assert names["pruner"].sparsity == pytest.approx(0.7, abs=0.01)
+
+
 @pytest.mark.filterwarnings("ignore:.*")  # Lightning's own: loggers that are not there, few workers, short epochs
 def test_the_page_on_lightning_runs_from_top_to_bottom(tmp_path, monkeypatch, one_thread):
     lightning = pytest.importorskip("lightning", reason="pip install 'prunewald[lightning]'")
