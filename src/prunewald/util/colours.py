@@ -72,7 +72,7 @@ def seen_on(colour: str, ground: str) -> str:
     """The colour, moved towards black or white until it stands out from a ground by 3 to 1.
 
     >>> seen_on("#000000", "#15171b"), seen_on("#000000", "#ffffff"), seen_on("#000080", "#15171b")
-    ('#e9eaec', '#000000', '#6666b3')
+    ('#e9eaec', '#000000', '#5c5cae')
     """
     if colour == INK and ground == DARK:
         return PALE_INK
