@@ -22,7 +22,8 @@ Data = dict[str, Any]
 INTERVALS = (
     "marks: means over networks with 95 % t intervals; differences: paired, on the same networks, with 95 % t intervals"
 )
-_CHOSEN = "of as many tries for every row the one that validation images chose"
+_COMPARED = "differences are over ABS with the same @; those of an ABS with an @ are over ABS, each layer alike"
+_CHOSEN = "each row: of as many tries for every row the one that validation images chose"
 _LISTED = 6  # so many different values are told one by one
 _OVER_ABS = "ABS with the same counts"
 
@@ -33,6 +34,8 @@ def network(name: str, settings: Settings, data: str, records: Sequence[Record])
     methods = _of_standings(name, settings, records) if contest else _of_lines(records)
     control = [record for record in records if record.row == CONTROL]
     lines = [*heading(settings, data, sorted({record.row for record in records})), *_control(control), INTERVALS]
+    if any(one["allocation"] for one in methods):
+        lines.append(_COMPARED)
     found = {"name": name, "share": True, "lines": lines, "notes": [_CHOSEN] if contest else [], "methods": methods}
     dense = {record.seed: record.dense for record in records}
     return found | ({"dense": sum(dense.values()) / len(dense)} if dense else {})
