@@ -81,7 +81,9 @@ def test_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     assert "sigma from SecondMoment()" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", ["docs/guide.md", "docs/ensemble.md", "docs/strategies.md", "docs/compression.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/guide.md", "docs/ensemble.md", "docs/strategies.md", "docs/compression.md", "docs/page.md"]
+)
 def test_a_page_of_the_docs_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

@@ -31,6 +31,7 @@ LAYERS = (
     "strategies",
     "integrations",
     "figures",
+    "web",
     "lab",
     "cli",
 )

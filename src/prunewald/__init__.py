@@ -31,7 +31,9 @@ if TYPE_CHECKING:
         statistics,
         strategies,
         uncertainty,
+        web,
     )
+    from prunewald.lab.showing import page
     from prunewald.storage import PackedFileError, load, save
     from prunewald.strategies.surgery import Surgery
 
@@ -64,6 +66,7 @@ __all__ = [
     "figures",
     "load",
     "masks",
+    "page",
     "quantisation",
     "recalibrate",
     "register_layout",
@@ -73,10 +76,12 @@ __all__ = [
     "tau",
     "uncertainty",
     "wald_test",
+    "web",
 ]
 
 # Where the names are that are loaded when asked for; all others of the list above are modules.
 _LATE = {"PackedFileError": "storage", "Surgery": "strategies.surgery", "load": "storage", "save": "storage"}
+_LATE |= {"page": "lab.showing"}
 
 
 def __getattr__(name: str) -> Any:

@@ -175,7 +175,11 @@ class Pruner(PrunerView):
         return Scored(found, plan.criterion, plan.uncertainty, (*plan.notes, *reading.notes()))
 
     def _plan(
-        self, request: Request, uncertainty: SigmaSource | None = None, scope: Allocation | str | None = None
+        self,
+        request: Request,
+        uncertainty: SigmaSource | None = None,
+        scope: Allocation | str | None = None,
+        criterion: Criterion | str | None = None,
     ) -> Plan:
         choices, given = self._choices, self._subject.guard.given
         if uncertainty is not None:
@@ -183,6 +187,8 @@ class Pruner(PrunerView):
             choices = replace(choices, uncertainty=online(sigma))
         if scope is not None:
             choices = replace(choices, scope=make("scope", scope))
+        if criterion is not None:
+            choices = replace(choices, criterion=make("criterion", criterion))
         own = self._watcher
         looked = own.looked.get("sigma", 0)
         return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, own.seen(), looked)

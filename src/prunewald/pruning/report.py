@@ -4,11 +4,14 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prunewald.util.notices import warn
 from prunewald.util.tables import html_table, text_table
 from prunewald.util.text import printable, some
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _HEAD = ("layer", "shape", "weights", "kept", "sparsity", "threshold", "dead", "rank corr. ABS", "overlap ABS")
 NAMED = 6  # so many of what was emptied are named in a warning or a note
@@ -115,6 +118,12 @@ class Report:
         except ImportError as error:
             raise ImportError("to_frame() needs pandas: pip install pandas; to_dict() works without") from error
         return pandas.DataFrame(self.to_dict()["layers"]).set_index("name")
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """Draw the share of its weights that each layer keeps; returns the axes. Needs matplotlib."""
+        from prunewald.pruning.drawing import kept_bars
+
+        return kept_bars(self, axes)
 
     def __str__(self) -> str:
         words = map(printable, self._words())  # a file's report may say anything
