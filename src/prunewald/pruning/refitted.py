@@ -61,10 +61,11 @@ class Refit:
         match saved:
             case {"layers": list(layers), "notes": list(notes), "judged": str(judged), **numbers}:
                 if all(isinstance(note, str) for note in notes):
-                    counts = [_count(numbers.get(name)) for name in ("examples", "held")]
-                    figures = [_figure(numbers.get(name)) for name in ("before", "after", "step", "seconds")]
-                    found = [math.nan if figure is None else figure for figure in figures]
-                    return cls([_layer(layer) for layer in layers], *counts, judged, *found, tuple(notes))
+                    examples, held = (_count(numbers.get(name)) for name in ("examples", "held"))
+                    figures = (_figure(numbers.get(name)) for name in ("before", "after", "step", "seconds"))
+                    before, after, step, seconds = (math.nan if one is None else one for one in figures)
+                    found = [_layer(layer) for layer in layers]
+                    return cls(found, examples, held, judged, before, after, step, seconds, tuple(notes))
         raise ValueError(f"the report of a refit makes no sense: {str(saved)[:200]}")
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,8 +107,8 @@ def _layer(saved: Any) -> LayerRefit:
     match saved:
         case {"name": str(name), "positions": positions, "ridges": list(ridges), "reason": str(reason), **rest}:
             found = tuple(0.0 if (ridge := _figure(one)) is None else ridge for one in ridges)
-            errors = [_figure(rest.get(key)) for key in ("before", "after")]
-            return LayerRefit(name, _count(positions), found, *errors, reason)
+            before, after = _figure(rest.get("before")), _figure(rest.get("after"))
+            return LayerRefit(name, _count(positions), found, before, after, reason)
     raise ValueError(f"the report of a refit has a layer that makes no sense: {str(saved)[:200]}")
 
 
