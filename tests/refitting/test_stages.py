@@ -87,19 +87,20 @@ def case(request):
 
 
 def calls(model, data, dense):
-    """How often the last layer's input is computed, and the report."""
+    """How often linear layers and convolutions are called, and the report."""
     count = 0
 
     def see(*_):
         nonlocal count
         count += 1
 
-    first = next(module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d))
-    handle = first.register_forward_hook(see)
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    handles = [layer.register_forward_hook(see) for layer in layers]
     pruner = pw.Pruner(model)
     pruner.hold_zeros()
     report = pw.refit(pruner, data, dense=dense)
-    handle.remove()
+    for handle in handles:
+        handle.remove()
     pruner.detach()
     return count, report.refit
 
