@@ -8,7 +8,7 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.refitting import stages
-from tests.refitting.helpers import batches, cnn, mlp, pruned
+from tests.refitting.helpers import batches, cnn, pruned
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -69,8 +69,13 @@ class Encoder(nn.Module):
         return self.head(self.encoder(x).mean(1))
 
 
+def deep():
+    torch.manual_seed(0)
+    return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(16, 16), nn.ReLU())), nn.Linear(16, 4))
+
+
 CASES = {
-    "mlp": (mlp, (16,), True),
+    "mlp": (deep, (16,), True),
     "cnn": (cnn, (3, 8, 8), True),
     "residual": (Residual, (16,), True),
     "looked at": (Looked, (16,), False),
