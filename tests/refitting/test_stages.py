@@ -8,7 +8,7 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.refitting import stages
-from tests.refitting.helpers import batches, cnn, pruned
+from tests.refitting.models import batches, cnn, pruned
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
