@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from prunewald.model.calibration import device_of
 from prunewald.pruning.refitted import LayerRefit
-from prunewald.refitting.chains import SIMPLE, Chain, candidates, caught, skipped
+from prunewald.refitting.chains import SIMPLE, Chain, candidates, caught, replaced
 from prunewald.refitting.feed import Call, Given, Part
 from prunewald.refitting.order import Trace
 from prunewald.refitting.originals import Originals
@@ -128,7 +128,8 @@ class _Resumed:
     def call(self, module: nn.Module, *, dense: bool) -> Any:
         """What the module returns."""
         found = self._part.first(dense=dense)
-        with skipped(self._blocks, found if self._rest is None else (found, *self._rest)):
+        returned = found if self._rest is None else (found, *self._rest)
+        with replaced(self._blocks, lambda _: lambda *args, **kwargs: returned):
             return self.given.call(module, dense=dense)
 
 
