@@ -136,8 +136,8 @@ class Pruner(PrunerView):
         estimated for it. With `dry_run` nothing changes. On any error the model is as it was.
 
         `refit` are batches of data on which the surviving weights are fitted by least squares to what the dense model
-        gives, as `pw.refit` does it: instead of retraining, or before it. Meanwhile the dense weights are in a `folder`,
-        if one is given, and else in memory.
+        gives, as `pw.refit` does it: instead of retraining, or before it. The dense weights are meanwhile in memory, or
+        where one is given on disk in a `folder`.
         """
         if dry_run and refit is not None:
             raise ValueError("dry_run=True with refit=...: nothing changes in a dry run, so leave one of them out")

@@ -58,7 +58,7 @@ def refit_(model: nn.Module, masks: Mapping[str, Tensor], dense: Originals, data
     begun = time.perf_counter()
     examples = Examples(data, model, wish.held_back, wish.limit)
     tensors = named_tensors(model)
-    kept = Kept(tensors, masks)
+    kept = Kept(tensors, masks, dense)
     names = {id(tensor): name for name, tensor in tensors.items()}
     with evaluating(model), exact_and_plain(model):
         chains = candidates(model, "")
@@ -88,10 +88,10 @@ def refit_(model: nn.Module, masks: Mapping[str, Tensor], dense: Originals, data
 
 def _settled(judge: Judge, kept: Kept, before: float, feed: Iterable[Given]) -> tuple[float, float]:
     """Judge the whole; where it is no better than before, go less far, or nowhere: the figure, and how far it was."""
-    found = kept.now()
     after = judge(feed)
     if after <= before:
         return after, 1.0
+    found = kept.now()
     tried = [(before, 0.0)]
     for step in _STEPS:
         kept.put_(found, step)
