@@ -85,11 +85,19 @@ class Passes:
         """Run the module until all of a step was seen."""
         following = Following(order, step, take)
         try:
-            with Seeing(self._weights[dense], self._norms[dense], self._convolutions, following):
+            with Seeing(self._weights[dense], self._norms[dense], self._convolutions, following, early=not dense):
                 self.run(given, dense=dense)
         except Enough:
             return
         following.check()
+
+    def see_all(self, given: Given, order: Sequence[Hashable], take: Callable[[Event], None]) -> Any:
+        """Run the dense module to its end, see every layer, and return what it does."""
+        following = Following(order, None, take)
+        with Seeing(self._weights[True], self._norms[True], self._convolutions, following):
+            found = self.run(given, dense=True)
+        following.check()
+        return found
 
     @torch.no_grad()
     def run(self, given: Given, *, dense: bool) -> Any:
