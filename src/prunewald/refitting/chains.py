@@ -114,7 +114,7 @@ def replaced(blocks: Iterable[nn.Module], forward: Callable[[nn.Module], Callabl
     with ExitStack() as stack:
         for block in blocks:
             stack.callback(_put_back, block, vars(block).get("forward"))
-            block.forward = forward(block)  # type: ignore[method-assign]
+            block.forward = forward(block)
         yield
 
 
@@ -122,4 +122,4 @@ def _put_back(block: nn.Module, forward: Any) -> None:
     if forward is None:
         del block.forward
     else:
-        block.forward = forward  # type: ignore[method-assign]
+        block.forward = forward

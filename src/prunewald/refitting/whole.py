@@ -64,11 +64,11 @@ def refit_(model: nn.Module, masks: Mapping[str, Tensor], dense: Originals, data
         chains = candidates(model, "")
         alone = [block for chain in chains for block in chain.blocks.values()] if dense.on_disk else []
         passes = Passes(model, names, dense, masks, alone)
+        judge = Judge(passes, examples, wish.loss)
+        before = judge()  # first: what a Pruner looks at before a first pass in eval mode is not what the model does
+        examples.check()
         trace, used, looked_up = passes.trace(next(iter(examples)), chains)
         rows = _left(model, masks, trace, used, looked_up, wish.ignore)
-        judge = Judge(passes, examples, wish.loss)
-        before = judge()
-        examples.check()
         walk = Walk(model, trace.units, Setting(masks, dense, wish.ridges, wish.dense_inputs), kept)
         stage = Stage(passes, trace, chains, examples)
         try:
