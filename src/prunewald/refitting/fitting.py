@@ -66,8 +66,8 @@ def _group(matrix: Matrix, one: Gram, other: Gram, ridges: Sequence[float]) -> F
         mask = matrix.mask[rows]
         if bias:
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-        grams = (_of(gram, rows, end, offset) for gram in (one, other))
-        found = best_ridge(*grams, weight[rows][:, :end], mask, ridges)
+        fitted, held = (_of(gram, rows, end, offset) for gram in (one, other))
+        found = best_ridge(fitted, held, weight[rows][:, :end], mask, ridges)
         before, after = before + found.before, after + found.after
         if found.ridge is not None:
             picked.add(found.ridge)
