@@ -93,15 +93,15 @@ class Stages:
         parts = [_part(stage.passes, given, blocks[0]) for given in stage.feed]
         found: Any = None
         for name, block in chain.blocks.items():
-            inner = Stage(
-                Passes(block, self._names, self._dense, self._targets), Trace(), candidates(block, name), parts
-            )
+            passes, chains = Passes(block, self._names, self._dense, self._targets), candidates(block, name)
+            children = {f"{name}.{leaf}": child for leaf, child in block.named_children()}
+            inner = Stage(passes, Trace(), chains, parts, children)
             if name in with_steps:
-                inner.trace, _, _ = inner.passes.trace(parts[0], inner.chains)
+                inner.trace, _, _ = passes.trace(parts[0], chains, children)
                 rows += self.go(inner)
-            for at, part in enumerate(parts):
-                part.went_on(inner.dense[at] if inner.dense else inner.passes.run(part, dense=True), dense=True)
-                part.went_on(found := inner.passes.run(part, dense=False), dense=False)
+            for at, (part, given) in enumerate(zip(parts, inner.feed, strict=True)):
+                part.went_on(inner.dense[at] if inner.dense else passes.run(part, dense=True), dense=True)
+                part.went_on(found := passes.run(given, dense=False), dense=False)
         rest = found[1:] if isinstance(found, tuple) else None
         if keepable(found):
             feed = Resuming(stage.feed, parts, blocks, rest)
