@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         web,
     )
     from prunewald.lab.showing import page
+    from prunewald.refitting import refit
     from prunewald.storage import PackedFileError, load, save
     from prunewald.strategies.surgery import Surgery
 
@@ -69,6 +70,7 @@ __all__ = [
     "page",
     "quantisation",
     "recalibrate",
+    "refit",
     "register_layout",
     "save",
     "statistics",
@@ -81,7 +83,7 @@ __all__ = [
 
 # Where the names are that are loaded when asked for; all others of the list above are modules.
 _LATE = {"PackedFileError": "storage", "Surgery": "strategies.surgery", "load": "storage", "save": "storage"}
-_LATE |= {"page": "lab.showing"}
+_LATE |= {"page": "lab.showing", "refit": "refitting"}
 
 
 def __getattr__(name: str) -> Any:
