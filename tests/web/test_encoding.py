@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from prunewald.web.bins import Cells, binned, cells_for
 from prunewald.web.encoding import array, counts, embedded, finite, short
+from prunewald.web.pictures import mask
 
 
 def decoded(text: str) -> list[int]:
@@ -89,3 +90,7 @@ def test_a_page_of_many_layers_has_coarser_bins() -> None:
     few, many = cells_for(3), cells_for(400)
     assert few.weight * few.sigma > many.weight * many.sigma
     assert 400 * many.weight * many.sigma < 2_000_000
+    keep = torch.rand(300, 200) < 0.1
+    fine, coarse = mask(keep, 3), mask(keep, 400)
+    assert (fine["rows"], fine["columns"], fine["of"]) == (72, 72, [300, 200])
+    assert 400 * coarse["rows"] * coarse["columns"] <= 400_000

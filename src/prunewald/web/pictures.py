@@ -10,14 +10,16 @@ from torch import Tensor
 from prunewald.web import encoding
 
 _SIDE = 72  # cells of a mask's picture at most, in each direction
+_ALL_CELLS = 400_000  # of all masks of a page
 _TILES = 32  # images of the first layer
 
 
-def mask(keep: Tensor) -> dict[str, Any]:
-    """The share that is kept in each cell of a grid over the matrix, as bytes from 0 to 255."""
+def mask(keep: Tensor, planes: int) -> dict[str, Any]:
+    """The share that is kept in each cell of a grid over the matrix, as bytes; coarser in a page of many planes."""
+    most = min(_SIDE, max(8, math.isqrt(_ALL_CELLS // planes)))
     matrix = (keep.reshape(1, -1) if keep.dim() < 2 else keep.flatten(1)).float()
     rows, columns = matrix.shape
-    size = min(rows, _SIDE), min(columns, _SIDE)
+    size = min(rows, most), min(columns, most)
     shares = F.adaptive_avg_pool2d(matrix[None, None], size)
     kept = encoding.array((255 * shares).round().to(torch.uint8))
     return {"rows": size[0], "columns": size[1], "of": [rows, columns], "kept": kept}

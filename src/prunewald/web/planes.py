@@ -131,7 +131,7 @@ def _plane(sight: Sight, stats: WeightStats, rule: Rule, cells: bins.Cells | Non
         return own | {"values": _values(weight, sigma, dead, alive)}
     ordered = dead if rule.dead_first else None
     keep, level = (living, None) if shown is None else (turn(sight.keep(stats.name, shown)), _SHOWN)
-    own["mask"] = pictures.mask(keep) | {"level": level}
+    own["mask"] = pictures.mask(keep, len(sight.scores)) | {"level": level}
     if stats.name == next(iter(sight.scores)):
         own["image"] = pictures.image(weight, keep)
     return own | {"bins": bins.binned(weight, sigma, ordered, living, cells)}
