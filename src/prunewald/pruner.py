@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
 from prunewald.distributed import in_group, refuse_sharded, refuse_shards
+from prunewald.model.calibration import Calibration
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain, plain_names
 from prunewald.model.optimizers import as_given, owned, step_taken
@@ -18,7 +19,7 @@ from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
-from prunewald.pruning.observing import pass_gradients
+from prunewald.pruning.observing import pass_gradients, pass_inputs
 from prunewald.pruning.owning import claim, leave
 from prunewald.pruning.plan import (
     Choices,
@@ -36,10 +37,11 @@ from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved, packed, unpacked
 from prunewald.pruning.scoring import Scored
 from prunewald.pruning.stepping import Stepping, after_backward
-from prunewald.pruning.subject import Subject
+from prunewald.pruning.subject import DETACHED, Subject
 from prunewald.pruning.view import PrunerView
 from prunewald.pruning.waiting import Waiting
 from prunewald.pruning.watching import Watcher
+from prunewald.refitting.call import refit_pruned
 from prunewald.uncertainty.batches import Batches
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.files import FilePath
@@ -90,7 +92,7 @@ class Pruner(PrunerView):
             refuse_shards(self._params)
         names, optimizers, kept, evaluations = as_given(optimizer)
         self._owners = owned(self._params, optimizers)
-        sigma = plain_names(model, uncertainty)
+        sigma = None if uncertainty is None else plain_names(model, uncertainty)
         self._choices = Choices.of(criterion, sigma, scope, pattern, schedule, total_steps)
         self._choices.check(slices, self._params)
         watched = self._choices.watched
@@ -121,6 +123,8 @@ class Pruner(PrunerView):
         quality: Limit | None = None,
         uncertainty: SigmaSource | None = None,
         dry_run: bool = False,
+        refit: Iterable[Any] | None = None,
+        folder: FilePath | None = None,
     ) -> Report:
         """Prune until `sparsity` of the total is zero, or everything that scores below `threshold`; tell what was done.
 
@@ -130,13 +134,21 @@ class Pruner(PrunerView):
         what a Wald test finds different from zero at that level, `fdr` what it finds with that false discovery rate (of
         each target, or of all with scope "global"). `uncertainty` is for this pruning alone, such as sigmas that were
         estimated for it. With `dry_run` nothing changes. On any error the model is as it was.
+
+        `refit` are batches of data on which the surviving weights are fitted by least squares to what the dense model
+        gives, as `pw.refit` does it: instead of retraining, or before it. The dense weights are meanwhile in memory, or
+        where one is given on disk in a `folder`.
         """
+        if dry_run and refit is not None:
+            raise ValueError("dry_run=True with refit=...: nothing changes in a dry run, so leave one of them out")
         request = Request(sparsity, threshold, alpha, fdr, quality)
         masks, report = self._subject.choose(self._plan(request, uncertainty))
         if dry_run:
             return replace(report, dry_run=True)
         if self._subject.guard.loaded:
             self._subject.guard.settle()
+        if refit is not None:
+            report = replace(report, refit=refit_pruned(self, masks, refit, folder))
         if notes := self._subject.hold(masks):
             report = replace(report, notes=[*report.notes, *notes])
         self._subject.restart()
@@ -174,23 +186,50 @@ class Pruner(PrunerView):
         return Scored(found, plan.criterion, plan.uncertainty, (*plan.notes, *reading.notes()))
 
     def _plan(
-        self, request: Request, uncertainty: SigmaSource | None = None, scope: Allocation | str | None = None
+        self,
+        request: Request,
+        uncertainty: SigmaSource | None = None,
+        scope: Allocation | str | None = None,
+        criterion: Criterion | str | None = None,
     ) -> Plan:
-        sigma = plain_names(self._subject.guard.given or self.model, uncertainty)
-        choices = self._choices if sigma is None else replace(self._choices, uncertainty=online(sigma))
+        choices, given = self._choices, self._subject.guard.given
+        if uncertainty is not None:
+            sigma = plain_names(self.model if given is None else given, uncertainty)  # what is compiled may have no len
+            choices = replace(choices, uncertainty=online(sigma))
         if scope is not None:
             choices = replace(choices, scope=make("scope", scope))
-        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, self._watcher.seen())
+        if criterion is not None:
+            choices = replace(choices, criterion=make("criterion", criterion))
+        own = self._watcher
+        looked = own.looked.get("sigma", 0)
+        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, own.seen(), looked)
 
-    def observe(self, batches: Batches, loss: Loss, *, limit: int | None = None) -> dict[str, int]:
-        """Look at data: how many weights of each parameter are dead, of those that are not pruned.
+    def observe(
+        self, batches: Batches, loss: Loss | None = None, *, limit: int | None = None, progress: bool = False
+    ) -> dict[str, int]:
+        """Gather from data whatever this Pruner asks of them; how many living weights of each parameter are dead.
 
-        One pass over `batches`, pairs of inputs and targets, or over the first `limit` of them, in eval mode, changes
-        nothing else. Dead is from now on what neither these data reach nor, where it is watched, the training does;
-        it holds until the next pruning, or until so many steps are watched that they tell by themselves.
+        One pass over `batches`, or over the first `limit` of them, in eval mode, changes nothing else. From it come
+
+        - which weights are dead: from now on what neither these data reach nor, where it is watched, the training does;
+        - what the criterion goes by: for Wanda the inputs of layers, for SNIP, Taylor, OBD the gradients of batches;
+        - for `SecondMoment()`, also by default, an average of squared gradients, one a batch, where no optimizer keeps
+          one: with ten batches or more a model needs no more than its file to be pruned by tau.
+
+        The report of a pruning says so; it holds until the next, dead weights also no longer than until so many steps
+        are watched that they tell by themselves. Batches are as a training loop has them: pairs of inputs and targets,
+        or dicts, also of Hugging Face. Without a `loss` it is the one that the model computes itself from labels in the
+        batch. Where only the inputs of layers are asked for, as by Wanda, no loss is needed and nothing is said of
+        dead weights.
         """
-        with self._reach.observing() as names:
-            pass_gradients(self.model, [self._params[name] for name in names], batches, loss, limit)
+        data = Calibration(batches, self.model, passes=1, limit=limit, progress=progress)
+        with self._watcher.observing(self._choices.by_gradient) as take:
+            frozen = not any(param.requires_grad for param in self._params.values())
+            if self._choices.by_inputs and (loss is None or frozen):
+                pass_inputs(self.model, data, take)
+                return {}
+            with self._reach.observing() as names:
+                pass_gradients(self.model, {name: self._params[name] for name in names}, data, loss, take)
         dead, masks = self.dead(), self._subject.zeros.mask
         return {name: int(torch.count_nonzero(dead[name] & masks(name))) for name in names}
 
@@ -199,7 +238,7 @@ class Pruner(PrunerView):
         check_masks(masks, self._params, every=True)
         self._subject.guard.put_back_()
         self._subject.hold({name: mask.to(self._params[name].device, copy=True) for name, mask in masks.items()})
-        self._subject.restart()
+        self.restart()
 
     def hold_zeros(self) -> None:
         """Take the zeros that the targets have now for pruned, and hold them: of a model that was pruned elsewhere."""
@@ -277,10 +316,14 @@ class Pruner(PrunerView):
         """Let a way of holding weights act no more."""
         self._stepping.drop(holding)
 
+    def restart(self) -> None:
+        """Forget what was gathered of the weights, and begin anew: they have other values now."""
+        self._subject.restart()
+
     def reset(self) -> None:
         """Prune nothing any more: the model is plain and trainable with its present values, and can be pruned anew."""
         self._subject.release()
-        self._subject.restart()
+        self.restart()
         self._report = None
         if self._gradual is not None:
             self._gradual.owed = 0.0
@@ -345,6 +388,8 @@ class Pruner(PrunerView):
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """An error where `load_state_dict` would give one; nothing is loaded."""
+        if not self._subject.zeros.attached:
+            raise ValueError(DETACHED)
         check_saved(state)
         check_masks(unpacked(state["masks"]), self._params, every=True, what="the saved masks")
         self._watcher.check_state(state)

@@ -1,6 +1,7 @@
 """What is said of dead weights where little is known, nothing can be known, or a look at data fails."""
 
 import gc
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -73,11 +74,17 @@ def test_a_failed_look_tells_nothing(trained, batches):
 
 
 @pytest.mark.parametrize(
-    "loss", [lambda o, y: F.cross_entropy(o.detach(), y), lambda o, y: F.cross_entropy(o, y) * torch.nan]
+    ("loss", "said"),
+    [
+        (lambda o, y: F.cross_entropy(o.detach(), y), "no batch gave a loss that has a gradient"),
+        (lambda o, y: F.cross_entropy(o, y) * torch.nan, "is nan.*finite"),
+        (lambda o, y: 3.0, "is a float.*finite"),
+        (lambda o, y: F.cross_entropy(o, y, reduction="none") / 0, r"a tensor \(\d+,\) with NaN or inf"),
+    ],
 )
-def test_a_loss_that_tells_nothing_is_refused(trained, loss):
+def test_a_loss_that_tells_nothing_is_refused(trained, loss, said):
     _, pruner = trained
-    with pytest.raises(ValueError, match="no batch gave a loss"):
+    with pytest.raises(ValueError, match=said):
         pruner.observe(DATA, loss)
     assert pruner.dead() == {}
 
@@ -135,3 +142,30 @@ def test_a_sigma_of_one_pruning_waits_for_a_pass_of_its_own():
     go_on(model, optimizer, 110)
     report = pruner.prune(0.5, uncertainty=pw.SecondMoment(samples=60000, batch_size=60), dry_run=True)
     assert any("of 1,000" in note for note in report.notes)
+
+
+def test_a_pruner_that_is_collected_while_hooks_are_looked_at(trained):
+    class Fading(OrderedDict):
+        """Hooks of which one goes away whenever one is looked at, as the hook of a Pruner that is collected."""
+
+        def get(self, key, *default):
+            found = super().get(key, *default)
+            self.pop(next(iter(self)), None)
+            return found
+
+        def __getitem__(self, key):
+            found = super().__getitem__(key)
+            self.pop(next(iter(self)), None)
+            return found
+
+    model, pruner = trained
+    reach, param = pruner._reach, model[0].weight
+    hooks = param._backward_hooks
+    other = next(iter(hooks.values()))
+    kept = dict(hooks)
+    later = {max(kept) + at: other for at in (1, 2, 3)}
+    param._backward_hooks = Fading({min(kept) - 1: other, **kept, **later})
+    try:
+        assert reach._is_last("0.weight")
+    finally:
+        param._backward_hooks = hooks

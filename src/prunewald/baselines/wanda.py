@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,11 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Criterion, State, Statistic, Weights
 from prunewald.core.weights import WeightStats
-from prunewald.distributed import summed
+from prunewald.distributed import in_group, summed
 from prunewald.model.inputs import LAYERS, squares_met
 from prunewald.util.registry import criterion
+
+_SET = 2  # in the place of whether a training was seen: the inputs are those of a look at data, and no more count
 
 
 @dataclass(frozen=True)
@@ -22,11 +24,14 @@ class InputNorm(Statistic):
     """The norm of all inputs that each weight of a linear or convolutional layer multiplied.
 
     Once a pass in training mode was seen, only such count: what is merely evaluated then has no say in the pruning.
-    Without training, as in a calibration after it, all passes count.
+    Without training, as in a calibration after it, all passes count. After a look at data by `Pruner.observe`, only
+    what it saw does, until the next pruning.
 
     One float32 an input feature (and a kernel position); one a weight for a grouped convolution. In a
     distributed training the inputs of all ranks count.
     """
+
+    by_inputs: ClassVar[bool] = True
 
     def init(self, weights: Weights) -> State:
         """No input yet."""
@@ -48,10 +53,20 @@ class InputNorm(Statistic):
         reader = _uncompiled()
         return [m.register_forward_pre_hook(reader(n, state), with_kwargs=True) for m, n in feeds.items()]
 
+    def look_(self, state: State, weights: Weights, grads: Weights, optimizer: Optimizer | None) -> bool:
+        """The forward pass of the batch has told all."""
+        return True
+
+    def looked_(self, state: State) -> None:
+        """What the model is used for afterwards has no say."""
+        state["trained"] = _SET
+
     def value(self, state: State, name: str) -> Tensor | None:
         """The norm of the inputs."""
         squares: Tensor | None = state["squares"].get(name)
-        return None if squares is None else squares.sqrt()
+        if squares is None:
+            return None
+        return _by_row(squares, torch.sqrt)
 
     def resumed(self, saved: State, weights: Weights) -> State:
         """Rows that are alike are views of one again: a copy of a state has each of them."""
@@ -59,7 +74,7 @@ class InputNorm(Statistic):
 
     def merged(self, value: Tensor) -> Tensor:
         """The norm of the inputs of all processes, so that each of them prunes alike."""
-        return summed(value.square()).sqrt()
+        return _by_row(value, lambda norm: summed(norm.square()).sqrt()) if in_group() else value
 
 
 def _own_weight(module: nn.Module) -> Tensor | None:
@@ -86,6 +101,8 @@ class _Reader:
         # What is kept must not be an inference tensor, which no later pass could add to.
         with torch.inference_mode(False), torch.no_grad():
             state = self.state()
+            if state["trained"] == _SET:
+                return
             if module.training and not state["trained"]:
                 state |= {"trained": 1, "squares": {}}
             if module.training or not state["trained"]:
@@ -106,6 +123,11 @@ def _add_rows_(table: dict[str, Tensor], name: str, met: Tensor, rows: int) -> N
     table[name] = met.unsqueeze(1).expand(-1, rows, *met.shape[1:]).flatten(0, 1)
 
 
+def _by_row(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """A tensor changed; where its rows are a view of one, only that is, and no memory of all weights is taken."""
+    return change(tensor[:1]).expand_as(tensor) if tensor.stride(0) == 0 else change(tensor)
+
+
 def _folded(squares: Tensor) -> Tensor:
     """The same, but a view of its first row where all rows are like it."""
     alike = squares[:1].expand_as(squares)
@@ -117,8 +139,10 @@ def _folded(squares: Tensor) -> Tensor:
 class Wanda(Criterion):
     """|w|·||x||, x all inputs that a weight multiplied since attaching or the last prune().  Sun et al. (2024).
 
-    As published, with scope="row": each output compares its own weights. For linear and convolutional layers. Attach
-    the Pruner before a compiled model first runs; its graph then breaks at each of these layers.
+    `pruner.observe(batches)` makes the calibration pass, without gradients, and then its inputs alone count; padding
+    does not, where batches have an `attention_mask`. As published, with scope="row": each output compares its own
+    weights. For linear and convolutional layers. Attach the Pruner before a compiled model first runs; its graph then
+    breaks at each of these layers.
     """
 
     @property

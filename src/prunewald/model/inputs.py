@@ -1,6 +1,8 @@
 """The inputs of linear and convolutional layers: what each weight multiplies in a forward pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,6 +12,19 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from prunewald.util.tensors import accumulator
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # those whose inputs can be read
+
+
+_positions: ContextVar[Tensor | None] = ContextVar("positions", default=None)
+
+
+@contextmanager
+def only_positions(positions: Tensor | None) -> Iterator[None]:
+    """Inside a with block the inputs of linear layers count at these positions (B, T) of sequences alone."""
+    token = _positions.set(positions)
+    try:
+        yield
+    finally:
+        _positions.reset(token)
 
 
 def squares_met(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
@@ -32,11 +47,11 @@ def rows_met(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T
     x = args[0] if args else kwargs["input"]
     if isinstance(module, _ConvTransposeNd):
         x = _spread(module, x, args[1] if len(args) > 1 else kwargs.get("output_size"))
-        return _positions(module, x, (1,) * len(module.kernel_size), turned=True)
+        return _unfolded(module, x, (1,) * len(module.kernel_size), turned=True)
     if isinstance(module, _ConvNd):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        return _positions(module, F.pad(x, _padding(module), mode=mode), module.stride)
-    rows: Tensor = x.reshape(1, -1, x.shape[-1])
+        return _unfolded(module, F.pad(x, padding(module), mode=mode), module.stride)
+    rows: Tensor = _counted(x).reshape(1, -1, x.shape[-1])
     return rows
 
 
@@ -58,7 +73,7 @@ def _spread(module: Any, x: Tensor, output_size: list[int] | None) -> Tensor:
     return F.pad(spread, sides)
 
 
-def _positions(module: Any, x: Tensor, strides: Sequence[int], *, turned: bool = False) -> Tensor:
+def _unfolded(module: Any, x: Tensor, strides: Sequence[int], *, turned: bool = False) -> Tensor:
     """What the kernel meets at each of its positions, as rows by group; `turned` where it is taken from its end."""
     dims = len(module.kernel_size)
     x = x if x.dim() == dims + 2 else x.unsqueeze(0)
@@ -80,13 +95,23 @@ def _squares(x: Tensor, dims: int) -> Tensor:
 
 def _linear_squares(x: Tensor) -> Tensor:
     """Σ x² of each feature, as one row."""
-    return _squares(x, 1).unsqueeze(0)
+    return _squares(_counted(x), 1).unsqueeze(0)
+
+
+def _counted(x: Tensor) -> Tensor:
+    """The inputs of a linear layer at the positions that count."""
+    positions = _positions.get()
+    if positions is not None and x.shape[:-1] == positions.shape:
+        return x[positions.to(x.device)]
+    if positions is not None and x.shape[:-1] == (positions.numel(),):  # laid end to end
+        return x[positions.to(x.device).flatten()]
+    return x
 
 
 def _convolution_squares(module: Any, x: Tensor) -> Tensor:
     """Σ x² over the positions that each place of the kernel meets, as one row for each group."""
     sums = _squares(x, 1 + len(module.kernel_size))
-    sums = F.pad(sums, _padding(module), mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
+    sums = F.pad(sums, padding(module), mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
     for size, stride, dilation in zip(module.kernel_size, module.stride, module.dilation, strict=True):
         # The first dimension of space is replaced by one of the kernel, at the end.
         sums = sums.unfold(1, dilation * (size - 1) + 1, stride)[..., ::dilation].sum(1)
@@ -94,9 +119,9 @@ def _convolution_squares(module: Any, x: Tensor) -> Tensor:
     return by_group
 
 
-def _padding(module: Any) -> Sequence[int]:
+def padding(module: Any) -> Sequence[int]:
     """The padding of a convolution as F.pad wants it: the last dimension first."""
     if isinstance(module.padding, str) or module.padding_mode != "zeros":
-        padding: list[int] = module._reversed_padding_repeated_twice
-        return padding
+        sides: list[int] = module._reversed_padding_repeated_twice
+        return sides
     return [side for size in reversed(module.padding) for side in (size, size)]

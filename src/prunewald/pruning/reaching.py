@@ -92,8 +92,9 @@ class Reach:
         """Whether no hook of the user's own, which may cut the gradient, comes after the one here."""
         param, handle = self._hooks[name]
         hooks: Any = param._backward_hooks
-        after = takewhile(lambda key: key != handle.id, reversed(hooks))
-        return all(isinstance(hooks[key], _Ear) for key in after)
+        # Of a list, since a Pruner that is collected meanwhile takes its own hook away.
+        after = takewhile(lambda key: key != handle.id, reversed(list(hooks)))
+        return all(isinstance(hooks.get(key), _Ear | None) for key in after)
 
     def _mark_(self, name: str, grad: Tensor) -> None:
         """Remember where a gradient is not zero."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.core.base import Offline
+from prunewald.model.calibration import Calibration
 from prunewald.model.inputs import rows_met
 from prunewald.model.masking import Masks, living
 from prunewald.uncertainty.batches import Batches
@@ -38,9 +39,19 @@ class LayerGram(Offline):
         real("damping", self.damping, above=0)
 
     def estimate(
-        self, model: nn.Module, batches: Batches, loss: Loss | None = None, *, masks: Masks | None = None
+        self,
+        model: nn.Module,
+        batches: Batches,
+        loss: Loss | None = None,
+        *,
+        masks: Masks | None = None,
+        limit: int | None = None,
+        progress: bool = False,
     ) -> dict[str, Tensor]:
-        """Sigma of the weights of every linear and convolutional layer; infinite where pruned or never met."""
+        """Sigma of the weights of every linear and convolutional layer; infinite where pruned or never met.
+
+        No loss is wanted, and the targets in `batches` play no part; positions that are padding do not count.
+        """
         sums: dict[str, Tensor] = {}
         fitted: dict[str, bool] = {}
 
@@ -50,7 +61,7 @@ class LayerGram(Offline):
                 x = torch.cat([rows.double(), rows.new_ones(*rows.shape[:2], 1, dtype=torch.float64)], 2)
                 sums[name] = sums.get(name, 0) + x.mT @ x
 
-        params = inputs_read(model, batches, read)
+        params = inputs_read(model, Calibration(batches, model, passes=1, limit=limit, progress=progress), read)
         alive = living(model, masks)
         return {
             name: to_spread(self._sigma(gram, fitted[name], params[name]), params[name], alive[name])

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.core.base import Offline
-from prunewald.model.inputs import LAYERS, squares_met
+from prunewald.model.calibration import Calibration, counted_positions
+from prunewald.model.inputs import LAYERS, only_positions, squares_met
 from prunewald.model.masking import Masks, living
 from prunewald.model.modules import evaluating
-from prunewald.uncertainty.batches import EMPTY, Batches
+from prunewald.uncertainty.batches import Batches
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.registry import uncertainty
 
@@ -28,44 +29,50 @@ class LayerLeastSquares(Offline):
     """
 
     def estimate(
-        self, model: nn.Module, batches: Batches, loss: Loss | None = None, *, masks: Masks | None = None
+        self,
+        model: nn.Module,
+        batches: Batches,
+        loss: Loss | None = None,
+        *,
+        masks: Masks | None = None,
+        limit: int | None = None,
+        progress: bool = False,
     ) -> dict[str, Tensor]:
-        """Sigma of the weights of every linear and convolutional layer; infinite where pruned or never met."""
+        """Sigma of the weights of every linear and convolutional layer; infinite where pruned or never met.
+
+        No loss is wanted, and the targets in `batches` play no part; positions that are padding do not count.
+        """
         squares: dict[str, Tensor] = {}
 
         def read(name: str, module: Any, args: Any, kwargs: Any) -> None:
             met = squares_met(module, args, kwargs).double()
             squares[name] = squares.get(name, 0) + met.repeat_interleave(len(module.weight) // len(met), 0)
 
-        params = inputs_read(model, batches, read)
+        params = inputs_read(model, Calibration(batches, model, passes=1, limit=limit, progress=progress), read)
         alive = living(model, masks)
         return {name: to_spread(square.rsqrt(), params[name], alive[name]) for name, square in squares.items()}
 
 
-def inputs_read(model: nn.Module, batches: Batches, read: Callable[[str, Any, Any, Any], None]) -> dict[str, Any]:
+def inputs_read(model: nn.Module, data: Calibration, read: Callable[[str, Any, Any, Any], None]) -> dict[str, Any]:
     """Go through the batches, `read(name, layer, args, kwargs)` at each call of a layer; the parameters by name."""
     params = dict(model.named_parameters())
     names = {id(p): name for name, p in params.items()}  # the first name of a tensor that has several
     layers = [m for m in model.modules() if isinstance(m, LAYERS) and id(m.weight) in names]
     if not layers:
         raise ValueError(f"{type(model).__name__} has no linear or convolutional layer, whose inputs could be read")
-    calls: list[str] = []
 
     def hook(module: Any, args: Any, kwargs: Any) -> None:
-        calls.append(name := names[id(module.weight)])
-        read(name, module, args, kwargs)
+        read(names[id(module.weight)], module, args, kwargs)
 
     handles = [m.register_forward_pre_hook(hook, with_kwargs=True) for m in layers]
     try:
         with evaluating(model), torch.no_grad():
-            for x, *_ in batches:
-                if len(x):
-                    model(x)
+            for batch in data:
+                with only_positions(counted_positions(batch)):
+                    batch.call(model)
     finally:
         for handle in handles:
             handle.remove()
-    if not calls:
-        raise ValueError(EMPTY.format(type(batches).__name__))
     return params
 
 
