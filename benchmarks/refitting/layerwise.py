@@ -56,7 +56,7 @@ class _Enough(Exception):
 
 @torch.no_grad()
 def grams(model: nn.Module, names: Sequence[str], batches: Sequence[Any], bias: bool = False) -> dict[str, Tensor]:
-    """Sums of the products of inputs of layers, in the order of their calls; with `bias` a constant input comes last."""
+    """Sums of products of the inputs of layers, in the order of their calls; with `bias` a constant input is last."""
     found: dict[str, Tensor] = {}
 
     def reader(name: str) -> Callable[[Any, Any], None]:

@@ -39,7 +39,7 @@ def texts(place: Path) -> dict[str, str]:
         "examples": (examples_text(found), _INTERVALS),
         "reconstruction": (
             reconstruction_text(reconstructions),
-            "SparseGPT's mask for both; what is not reconstructed of the dense outputs' squares, test examples, percent.",
+            "SparseGPT's mask for both; squared error over the dense outputs' squares, test examples, percent.",
         ),
     }
     return {
