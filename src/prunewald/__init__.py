@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         strategies,
         uncertainty,
     )
+    from prunewald.refitting import refit
     from prunewald.storage import PackedFileError, load, save
     from prunewald.strategies.surgery import Surgery
 
@@ -66,6 +67,7 @@ __all__ = [
     "masks",
     "quantisation",
     "recalibrate",
+    "refit",
     "register_layout",
     "save",
     "statistics",
@@ -77,6 +79,7 @@ __all__ = [
 
 # Where the names are that are loaded when asked for; all others of the list above are modules.
 _LATE = {"PackedFileError": "storage", "Surgery": "strategies.surgery", "load": "storage", "save": "storage"}
+_LATE |= {"refit": "refitting"}
 
 
 def __getattr__(name: str) -> Any:

@@ -40,6 +40,7 @@ from prunewald.pruning.subject import Subject
 from prunewald.pruning.view import PrunerView
 from prunewald.pruning.waiting import Waiting
 from prunewald.pruning.watching import Watcher
+from prunewald.refitting.call import refit_pruned
 from prunewald.uncertainty.batches import Batches
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.files import FilePath
@@ -121,6 +122,7 @@ class Pruner(PrunerView):
         quality: Limit | None = None,
         uncertainty: SigmaSource | None = None,
         dry_run: bool = False,
+        refit: Iterable[Any] | None = None,
     ) -> Report:
         """Prune until `sparsity` of the total is zero, or everything that scores below `threshold`; tell what was done.
 
@@ -130,6 +132,9 @@ class Pruner(PrunerView):
         what a Wald test finds different from zero at that level, `fdr` what it finds with that false discovery rate (of
         each target, or of all with scope "global"). `uncertainty` is for this pruning alone, such as sigmas that were
         estimated for it. With `dry_run` nothing changes. On any error the model is as it was.
+
+        `refit` are batches of data on which the surviving weights are fitted by least squares to what the dense model
+        gives, as `pw.refit` does it: instead of retraining, or before it.
         """
         request = Request(sparsity, threshold, alpha, fdr, quality)
         masks, report = self._subject.choose(self._plan(request, uncertainty))
@@ -137,9 +142,11 @@ class Pruner(PrunerView):
             return replace(report, dry_run=True)
         if self._subject.guard.loaded:
             self._subject.guard.settle()
+        if refit is not None:
+            report = replace(report, refit=refit_pruned(self, masks, refit))
         if notes := self._subject.hold(masks):
             report = replace(report, notes=[*report.notes, *notes])
-        self._subject.restart()
+        self.restart()
         before, self._report = self._report, report
         if any(loss.grave for loss in report.lost_rows) or any(not row.kept for row in report.rows):
             warn_emptied(report, () if before is None else before.emptied)
@@ -199,7 +206,7 @@ class Pruner(PrunerView):
         check_masks(masks, self._params, every=True)
         self._subject.guard.put_back_()
         self._subject.hold({name: mask.to(self._params[name].device, copy=True) for name, mask in masks.items()})
-        self._subject.restart()
+        self.restart()
 
     def hold_zeros(self) -> None:
         """Take the zeros that the targets have now for pruned, and hold them: of a model that was pruned elsewhere."""
@@ -277,10 +284,14 @@ class Pruner(PrunerView):
         """Let a way of holding weights act no more."""
         self._stepping.drop(holding)
 
+    def restart(self) -> None:
+        """Forget what was gathered of the weights, and begin anew: they have other values now."""
+        self._subject.restart()
+
     def reset(self) -> None:
         """Prune nothing any more: the model is plain and trainable with its present values, and can be pruned anew."""
         self._subject.release()
-        self._subject.restart()
+        self.restart()
         self._report = None
         if self._gradual is not None:
             self._gradual.owed = 0.0

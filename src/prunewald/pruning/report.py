@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
+from prunewald.pruning.refitted import Refit
 from prunewald.util.notices import warn
 from prunewald.util.tables import html_table, text_table
 from prunewald.util.text import printable, some
@@ -65,6 +66,7 @@ class Report:
     pattern: str = "Element()"
     unfinished: str = ""  # where the schedule stood, if it pruned and had not come to its end
     lost_rows: Sequence[RowLoss] = field(default=(), compare=False)  # in tensors that keep some; a file does not tell
+    refit: Refit | None = None  # what a refit did to the weights that are left, if there was one
 
     @property
     def weights(self) -> int:
@@ -90,7 +92,9 @@ class Report:
     def from_dict(cls, saved: Mapping[str, Any]) -> "Report":
         """A report, from the plain data that `dataclasses.asdict` made of it."""
         rows = [TensorReport(**row) for row in saved["rows"]]
-        return cls(**{**saved, "rows": rows, "lost_rows": [RowLoss(**loss) for loss in saved.get("lost_rows", ())]})
+        lost = [RowLoss(**loss) for loss in saved.get("lost_rows", ())]
+        refit = None if saved.get("refit") is None else Refit.from_dict(saved["refit"])
+        return cls(**{**saved, "rows": rows, "lost_rows": lost, "refit": refit})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -105,6 +109,7 @@ class Report:
             "lost_rows": [asdict(loss) for loss in self.lost_rows],
             "total": total,
             "layers": layers,
+            **({} if self.refit is None else {"refit": self.refit.to_dict()}),
         }
 
     def to_frame(self) -> Any:
@@ -117,11 +122,13 @@ class Report:
 
     def __str__(self) -> str:
         words = map(printable, self._words())  # a file's report may say anything
-        return "\n".join([*words, text_table(*self._cells(), left=_LEFT, total=self._total())])
+        after = [] if self.refit is None else ["", str(self.refit)]
+        return "\n".join([*words, text_table(*self._cells(), left=_LEFT, total=self._total()), *after])
 
     def _repr_html_(self) -> str:
         words = "".join(f"<p>{escape(line)}</p>" for line in self._words())
-        return words + html_table(*self._cells(), left=_LEFT, total=self._total())
+        after = "" if self.refit is None else self.refit._repr_html_()
+        return words + html_table(*self._cells(), left=_LEFT, total=self._total()) + after
 
     def _words(self) -> list[str]:
         """What is said above the table."""

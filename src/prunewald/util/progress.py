@@ -26,7 +26,7 @@ class _Silent:
     def __exit__(self, *error: object) -> None: ...
 
 
-def progress_bar(total: int, unit: str = "it", show: bool = True) -> AbstractContextManager[Bar]:
+def progress_bar(total: int | None, unit: str = "it", show: bool = True) -> AbstractContextManager[Bar]:
     """Return a bar to use in a with statement: tqdm's, or a silent one where tqdm is not installed or not wanted."""
     if not show:
         return _Silent()

@@ -1,0 +1,134 @@
+"""In which order a model computes its layers: found by running one batch, and held to by all others."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from prunewald.refitting.seeing import Event, Normalised, Product
+from prunewald.refitting.units import Unit
+
+_CHANGED = (
+    "the order in which the model computes its layers changes between batches: {} came where in the first batch {} "
+    "did; refit needs a model that does the same for each, so give batches that take one way through it"
+)
+
+
+class Enough(Exception):
+    """All that was to be seen of a forward pass was seen."""
+
+
+def routed(unit: Unit) -> bool:
+    """Whether it depends on the data which examples come by a weight, as with experts."""
+    return unit.span.single or "expert" in unit.span.param.lower()
+
+
+def key_of(event: Event) -> Hashable:
+    """What is one layer for the order: a unit, a BatchNorm by its name, or all experts of one kind."""
+    if isinstance(event, Normalised):
+        return event.name
+    return ("experts", re.sub(r"\.\d+\.", ".*.", event.unit.span.param)) if routed(event.unit) else event.unit
+
+
+def shown(key: Hashable) -> str:
+    """A key in words."""
+    return repr(key.name) if isinstance(key, Unit) else repr(key[1]) if isinstance(key, tuple) else repr(key)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Layers that are looked at in one pass, since none of them has a part in the inputs of another."""
+
+    keys: tuple[Hashable, ...]
+    calls: int  # how many calls of theirs there are in a pass
+    routed: bool = False  # calls may be fewer, or more
+
+
+@dataclass
+class Trace:
+    """What happened in a first pass: the layers in order, and which of them in a row met the same input."""
+
+    events: list[tuple[Hashable, bool]] = field(default_factory=list)  # and whether the input was that of the one before
+    units: dict[Unit, None] = field(default_factory=dict)
+    _last: Tensor | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Take note of an event."""
+        same = self._last is not None and isinstance(event, Product) and _same(event.x, self._last)
+        self._last = event.x if isinstance(event, Product) else None
+        self.events.append((key_of(event), same))
+        if isinstance(event, Product):
+            self.units.setdefault(event.unit)
+
+    @property
+    def order(self) -> list[Hashable]:
+        """The layers as each batch has to come by them; experts are not among them."""
+        return [key for key, _ in self.events if not isinstance(key, tuple)]
+
+    def steps(self, without: Collection[str] = ()) -> list[Step]:
+        """The layers in the order of their first calls, those together that are next to each other on one input.
+
+        `without` are parameters that are left as they are.
+        """
+        calls = Counter(key for key, _ in self.events)
+        steps: list[list[Hashable]] = []
+        placed: set[Hashable] = set()
+        open_ = False
+        for key, same in self.events:
+            if key in placed or (isinstance(key, Unit) and key.span.param in without):
+                open_ = open_ and same
+                continue
+            if same and open_ and calls[key] == 1 and not isinstance(key, tuple):
+                steps[-1].append(key)
+            else:
+                steps.append([key])
+            placed.add(key)
+            open_ = isinstance(key, Unit) and calls[key] == 1
+        return [Step(tuple(keys), sum(calls[key] for key in keys), isinstance(keys[0], tuple)) for keys in steps]
+
+    def done(self) -> None:
+        """Let go of the last input."""
+        self._last = None
+
+
+def _same(x: Tensor, other: Tensor) -> bool:
+    return x is other or (
+        x.data_ptr() == other.data_ptr()
+        and x.shape == other.shape
+        and x.stride() == other.stride()
+        and x._version == other._version
+    )
+
+
+class Following:
+    """Takes the events of a pass, in the order of the first one, and gives those of a step to `take`.
+
+    It ends the pass when there can be no more of them.
+    """
+
+    def __init__(self, order: Sequence[Hashable], step: Step, take: Callable[[Event], None]) -> None:
+        self._order, self._step, self._take = order, step, take
+        self._at = self._seen = 0
+
+    def __call__(self, event: Event) -> None:
+        """Look at an event."""
+        key = key_of(event)
+        if not isinstance(key, tuple):
+            if self._at >= len(self._order) or self._order[self._at] != key:
+                raise ValueError(_CHANGED.format(shown(key), self._expected()))
+            self._at += 1
+        if key in self._step.keys:
+            self._take(event)
+            self._seen += 1
+            if self._seen == self._step.calls and not self._step.routed:
+                raise Enough
+
+    def check(self) -> None:
+        """The pass came to its own end: refuse one without all that there was in the first."""
+        if not self._step.routed and self._seen < self._step.calls:
+            raise ValueError(_CHANGED.format("nothing", self._expected()))
+
+    def _expected(self) -> str:
+        return shown(self._order[self._at]) if self._at < len(self._order) else "nothing"

@@ -1,0 +1,182 @@
+"""Seeing which weights a model multiplies with what, while it computes: one look at every call of a torch function.
+
+Hooks on modules would not do: attention never calls its output projection, experts are parts of one parameter.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.overrides import TorchFunctionMode
+
+from prunewald.model.inputs import _padding, rows_met
+from prunewald.model.layouts import Layout
+from prunewald.refitting.units import Places, Unit
+
+PIECE = 1 << 24  # so many numbers of what a convolution meets are laid out at a time
+
+
+@dataclass(frozen=True)
+class Product:
+    """A layer's weight has met an input: the rows of what it met, and what it gave, by group of outputs."""
+
+    unit: Unit
+    x: Tensor
+    out: Tensor
+    module: _ConvNd | None = None  # of a convolution
+    shift: Tensor | None = None  # a bias that is no parameter, or a part of one that cannot be told
+
+    def met(self) -> Iterator[tuple[slice, Tensor]]:
+        """Pieces of the inputs, (groups, n, d), each with where its n rows are among those of `given`."""
+        if self.module is None:
+            yield slice(None), self.x.reshape(1, -1, self.x.shape[-1])
+            return
+        x = self._batched(self.x)
+        if self.module.padding_mode != "zeros":  # this has come already, and comes again
+            x = F.pad(x, [-side for side in _padding(self.module)])
+        size: Any = list(self.out.shape[-len(self.module.kernel_size) :])
+        args = (size,) if isinstance(self.module, _ConvTransposeNd) else ()
+        positions, row = math.prod(size), self.module.weight.numel() // self.module.out_channels
+        step = max(1, PIECE // (positions * self.module.groups * row))
+        for start in range(0, len(x), step):
+            rows = rows_met(self.module, (x[start : start + step], *args), {})
+            yield slice(start * positions, (start + step) * positions), rows
+
+    def given(self, out: Tensor) -> Tensor:
+        """What a call like this gave, as (groups, n, outputs of a group)."""
+        if self.module is None:
+            return out.reshape(1, -1, out.shape[-1])
+        rows = self._batched(out).flatten(2).unflatten(1, (self.unit.groups, -1))
+        return rows.permute(1, 0, 3, 2).flatten(1, 2)
+
+    def _batched(self, x: Tensor) -> Tensor:
+        assert self.module is not None
+        return x if x.dim() == len(self.module.kernel_size) + 2 else x.unsqueeze(0)
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """A BatchNorm, by its name, has met an input."""
+
+    name: str
+    x: Tensor
+    out: Tensor
+
+
+Event = Product | Normalised
+
+
+class Seeing(TorchFunctionMode):
+    """Tells of every product of a weight with an input, and of every BatchNorm, while it is entered.
+
+    `places` are the weights and biases to look for, `norms` the running means. `used`, where it is given, takes the
+    names of weights that something else was done with, and `looked_up` of those that are an embedding's.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        norms: Places,
+        convolutions: Mapping[str, _ConvNd],
+        tell: Callable[[Event], None],
+        used: set[str] | None = None,
+        looked_up: set[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._places, self._norms, self._convolutions, self._tell = places, norms, convolutions, tell
+        self._used, self._looked_up = used, looked_up
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Do what was called, and tell of it."""
+        kwargs = kwargs or {}
+        if func is F.multi_head_attention_forward:
+            with self:
+                return _attention(*args, **kwargs)
+        out = func(*args, **kwargs)
+        if self._used is not None and getattr(func, "__name__", "") != "__get__":
+            self._note(func, args, kwargs)
+        look = _LOOKS.get(func)
+        event = look(self, out, *args, **kwargs) if look else None
+        if event is not None:
+            self._tell(event)
+        return out
+
+    def _note(self, func: Any, args: Any, kwargs: Any) -> None:
+        assert self._used is not None
+        flat = [one for arg in (*args, *kwargs.values()) for one in (arg if isinstance(arg, list | tuple) else [arg])]
+        names = self._places.within(one for one in flat if isinstance(one, Tensor))
+        self._used.update(names)
+        if self._looked_up is not None and func is F.embedding:
+            self._looked_up.update(names)
+
+    # ---- the products there are ----------------------------------------------------------------------------------
+
+    def linear(self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Event | None:
+        """X @ weight.T + bias."""
+        found = self._places.turned(weight) if weight.dim() == 2 else None
+        if found is None:
+            return None
+        span, turned = found
+        held = None if bias is None else self._places.find(bias)
+        shift = bias if held is None else None
+        return Product(Unit(span, Layout(transposed=turned), bias=held), input, out, shift=shift)
+
+    def addmm(
+        self, out: Tensor, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1, **_: Any
+    ) -> Event | None:
+        """Input + mat1 @ mat2."""
+        return self.linear(out, mat1, mat2.t(), input) if beta == alpha == 1 else None
+
+    def matmul(self, out: Tensor, input: Tensor, other: Tensor, **_: Any) -> Event | None:
+        """Input @ other."""
+        return self.linear(out, input, other.t()) if isinstance(other, Tensor) and other.dim() == 2 else None
+
+    def convolution(
+        self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, *_: Any, **__: Any
+    ) -> Event | None:
+        """A convolution of any kind, of which the module knows the rest."""
+        span = self._places.find(weight)
+        if span is None or span.param not in self._convolutions or span.stop is not None:
+            return None
+        module = self._convolutions[span.param]
+        turned = Layout(transposed=True, groups=module.groups) if isinstance(module, _ConvTransposeNd) else Layout()
+        held = None if bias is None else self._places.find(bias)
+        return Product(Unit(span, turned, module.groups, held), input, out, module, bias if held is None else None)
+
+    def batch_norm(self, out: Tensor, input: Tensor, running_mean: Tensor | None, *_: Any, **__: Any) -> Event | None:
+        """A BatchNorm that has running statistics."""
+        span = None if running_mean is None else self._norms.find(running_mean)
+        return None if span is None else Normalised(span.param.rpartition(".")[0], input, out)
+
+
+_LOOKS: dict[Any, Callable[..., Event | None]] = {
+    F.linear: Seeing.linear,
+    torch.addmm: Seeing.addmm,
+    torch.matmul: Seeing.matmul,
+    torch.mm: Seeing.matmul,
+    Tensor.matmul: Seeing.matmul,
+    Tensor.mm: Seeing.matmul,
+    Tensor.__matmul__: Seeing.matmul,
+    F.batch_norm: Seeing.batch_norm,
+    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), Seeing.convolution),
+    **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), Seeing.convolution),
+}
+# torch's own attention asks first whether anything wants to see it as a whole: this one does not ask, so that what it
+# calls can be seen.
+_attention = FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**vars(F), "has_torch_function": lambda _: False},
+    argdefs=F.multi_head_attention_forward.__defaults__,
+)
+
+
+def convolutions(model: nn.Module) -> dict[str, _ConvNd]:
+    """By the name of its weight, every convolution."""
+    modules = ((f"{name}.weight".lstrip("."), module) for name, module in model.named_modules())
+    return {name: module for name, module in modules if isinstance(module, _ConvNd)}

@@ -1,0 +1,82 @@
+"""The Gram matrices of a layer, summed up over batches: in float64, of products in at least float32."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from prunewald.distributed import summed
+from prunewald.refitting.seeing import Product
+from prunewald.refitting.solving import Gram
+from prunewald.util.tensors import accumulator
+
+
+class Sums:
+    """What a layer's inputs and targets give, as one Gram for each group of its outputs; the last input is a 1."""
+
+    def __init__(self) -> None:
+        self.inputs: Tensor | None = None  # (groups, d + 1, d + 1)
+        self.cross: Tensor | None = None  # (groups, rows, d + 1)
+        self.outputs: Tensor | None = None  # (groups, rows)
+        self.count = 0
+
+    def add(self, call: Product, target: Tensor | None, keep: Tensor | None) -> None:
+        """Take in one call; `target` is what it should have given, None where only the inputs are wanted.
+
+        `keep` are the positions that count, where the call has as many.
+        """
+        given = None if target is None else call.given(target)
+        for at, rows in call.met():
+            y = None if given is None else given[:, at]
+            if keep is not None and call.module is None and rows.shape[1] == keep.numel():
+                flat = keep.reshape(-1).to(rows.device)
+                rows, y = rows[:, flat], None if y is None else y[:, flat]
+            x = rows.to(accumulator(rows))
+            y = None if y is None else y.to(x)
+            self._put(x, y if y is None or call.shift is None else y - call.shift.to(y).view(len(y), 1, -1))
+
+    def _put(self, x: Tensor, y: Tensor | None) -> None:
+        sums, n = x.sum(1, dtype=torch.float64), x.shape[1]
+        gram = torch.empty(len(x), x.shape[2] + 1, x.shape[2] + 1, dtype=torch.float64, device=x.device)
+        gram[:, :-1, :-1] = x.mT @ x
+        gram[:, :-1, -1] = gram[:, -1, :-1] = sums
+        gram[:, -1, -1] = n
+        self.inputs = gram if self.inputs is None else self.inputs.add_(gram)
+        self.count += n
+        if y is not None:
+            cross = torch.empty(len(y), y.shape[2], x.shape[2] + 1, dtype=torch.float64, device=x.device)
+            cross[:, :, :-1] = y.mT @ x
+            cross[:, :, -1] = y.sum(1, dtype=torch.float64)
+            outputs = y.square().sum(1, dtype=torch.float64)
+            self.cross = cross if self.cross is None else self.cross.add_(cross)
+            self.outputs = outputs if self.outputs is None else self.outputs.add_(outputs)
+
+    def reduced(self) -> None:
+        """Add up over the processes that train together."""
+        assert self.inputs is not None
+        self.inputs = summed(self.inputs)
+        self.cross = None if self.cross is None else summed(self.cross)
+        self.outputs = None if self.outputs is None else summed(self.outputs)
+        self.count = round(float(self.inputs[0, -1, -1]))
+
+    @property
+    def finite(self) -> bool:
+        """Whether nothing in it is NaN or infinite."""
+        tensors = (self.inputs, self.cross, self.outputs)
+        return all(one is None or bool(one.isfinite().all()) for one in tensors)
+
+    def aim(self, weight: Tensor) -> None:
+        """Take for targets what a weight, (groups, rows, d + 1) with its bias, gives for the same inputs."""
+        assert self.inputs is not None
+        weight = weight.double()
+        self.cross = weight @ self.inputs
+        self.outputs = (self.cross * weight).sum(2)
+
+    def grams(self, bias: bool) -> Sequence[Gram]:
+        """The Gram of each group, with or without the 1 among its inputs."""
+        assert self.inputs is not None and self.cross is not None and self.outputs is not None
+        end = None if bias else -1
+        return [
+            Gram(x[:end, :end], cross[:, :end], y, float(self.count), bias)
+            for x, cross, y in zip(self.inputs, self.cross, self.outputs, strict=True)
+        ]

@@ -1,0 +1,129 @@
+"""The walk through a model: its layers in the order in which they are computed, each refitted before the next is met."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from prunewald.pruning.refitted import LayerRefit
+from prunewald.refitting.examples import Given
+from prunewald.refitting.fitting import Matrix, fit
+from prunewald.refitting.gathering import Gathering
+from prunewald.refitting.kept import Kept
+from prunewald.refitting.norms import Moments, measured
+from prunewald.refitting.order import Step, Trace
+from prunewald.refitting.passes import Passes
+from prunewald.refitting.sums import Sums
+from prunewald.refitting.units import Span, Unit
+
+UNCHANGED = "no better on the examples held back: left as it was"
+_NAN = (
+    "{}: NaN or infinite values come into it, or out of the dense one: look at the data, and at both models in eval "
+    "mode; the model is as it was"
+)
+_RARE = "no example, or hardly one, came by it: left as it was"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a walk is to do: the targets with their masks, the ridges to choose from, and whose inputs are met."""
+
+    masks: Mapping[str, Tensor]
+    dense: Mapping[str, Tensor]
+    ridges: Sequence[float]
+    dense_inputs: bool = False
+
+
+class Walk:
+    """Refits a model, step by step."""
+
+    def __init__(self, model: nn.Module, passes: Passes, trace: Trace, setting: Setting, kept: Kept) -> None:
+        self._passes, self._order, self._setting, self._kept = passes, trace.order, setting, kept
+        self._modules = dict(model.named_modules())
+        self._params = dict(model.named_parameters())
+        biases = Counter(unit.bias for unit in trace.units if unit.bias)
+        self._shared = {bias for bias, count in biases.items() if count > 1}
+        self.short: list[str] = []  # layers with fewer positions than a row has survivors
+
+    @torch.no_grad()
+    def take(self, step: Step, examples: Iterable[Given]) -> list[LayerRefit]:
+        """Refit the layers of a step."""
+        gathering = Gathering(self._passes, self._order, step, dense_inputs=self._setting.dense_inputs)
+        gathering.over(examples)
+        if isinstance(step.keys[0], str):
+            return [self._normalise(step.keys[0], *gathering.moments)]
+        return [self._refit(unit, *sums) for unit, sums in gathering.units.items()]
+
+    def _refit(self, unit: Unit, fitted: Sums, held: Sums) -> LayerRefit:
+        """Refit one weight, and write it to the model."""
+        if fitted.inputs is None or held.inputs is None:
+            return LayerRefit(unit.name, fitted.count, (), None, None, _RARE)
+        if fitted.cross is None:
+            weight = self._dense(unit)
+            fitted.aim(weight)
+            held.aim(weight)
+        for sums in (fitted, held):
+            sums.reduced()
+            if not sums.finite:
+                raise ValueError(_NAN.format(repr(unit.name)))
+        matrix = self._matrix(unit)
+        most = int(matrix.mask.sum(1).max()) if matrix.mask.numel() else 0
+        if fitted.count < most:
+            self.short.append(unit.name)
+        found = fit(matrix, fitted, held, self._setting.ridges)
+        if not found.after < found.before:
+            return LayerRefit(unit.name, fitted.count, (), found.before, found.before, UNCHANGED)
+        self._write(unit, matrix, found.weight)
+        return LayerRefit(unit.name, fitted.count, found.ridges, found.before, found.after)
+
+    def _matrix(self, unit: Unit) -> Matrix:
+        weight = unit.matrix(self._params[unit.span.param].detach())
+        mask = unit.matrix(self._setting.masks[unit.span.param])
+        if unit.bias is None:
+            return Matrix(weight, mask, None)
+        bias = unit.bias.take(self._params[unit.bias.param].detach())
+        return Matrix(torch.cat([weight, bias.to(weight).unsqueeze(1)], 1), mask, self._free(unit.bias, bias, mask))
+
+    def _free(self, span: Span, bias: Tensor, mask: Tensor) -> Tensor:
+        """Where a bias may change: not where it is pruned, alone or with all of its row, nor where others share it."""
+        if span in self._shared:
+            return torch.zeros_like(bias, dtype=torch.bool)
+        free = mask.any(1) | (bias != 0)
+        return free & span.take(self._setting.masks[span.param]) if span.param in self._setting.masks else free
+
+    def _dense(self, unit: Unit) -> Tensor:
+        """The dense rows with their bias, by group."""
+        weight = unit.matrix(self._setting.dense[unit.span.param])
+        bias = weight.new_zeros(len(weight))
+        if unit.bias is not None:
+            bias = unit.bias.take(self._setting.dense[unit.bias.param])
+        rows = torch.cat([weight, bias.to(weight).unsqueeze(1)], 1)
+        by_group: Tensor = rows.unflatten(0, (unit.groups, -1))
+        return by_group
+
+    def _write(self, unit: Unit, matrix: Matrix, found: Tensor) -> None:
+        width = matrix.mask.shape[1]
+        self._kept.keep(unit.span.param)
+        unit.put_(self._params[unit.span.param].detach(), found[:, :width])
+        if unit.bias is not None and matrix.free is not None:
+            self._kept.keep(unit.bias.param)
+            bias = unit.bias.take(self._params[unit.bias.param].detach())
+            bias.copy_(torch.where(matrix.free, found[:, width].to(bias), bias))
+
+    def _normalise(self, name: str, fitted: Moments, held: Moments) -> LayerRefit:
+        """Recalibrate one BatchNorm."""
+        one, other = fitted.reduced(), held.reduced()
+        if not bool((one.isfinite() & other.isfinite()).all()):
+            raise ValueError(_NAN.format(repr(name)))
+        norm = self._modules[name]
+        assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+        found = measured(norm, one, other)
+        positions = int(one[0, 0])
+        if not found.after < found.before:
+            return LayerRefit(name, positions, (), found.before, found.before, UNCHANGED)
+        for leaf, value in (("running_mean", found.mean), ("running_var", found.var)):
+            self._kept.keep(f"{name}.{leaf}".lstrip("."))
+            norm.get_buffer(leaf).copy_(value)
+        return LayerRefit(name, positions, (), found.before, found.after)
