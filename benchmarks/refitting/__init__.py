@@ -1,7 +1,6 @@
 """What is left of accuracy where nothing is trained again: pruning and refitting beside SparseGPT and Wanda.
 
-    python -m benchmarks.refitting train   --data DIR --out OUT     # the dense networks, which keep their optimizers
-    python -m benchmarks.refitting measure --data DIR --out OUT     # goes on where it was stopped
+    python -m benchmarks.refitting measure --data DIR --out OUT     # trains too; goes on where it was stopped
     python -m benchmarks.refitting pack    --data DIR --out OUT     # all records into OUT/records.json.xz
     python -m benchmarks.refitting table   --out OUT                # tables and figure, from that file alone
 

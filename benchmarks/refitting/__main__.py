@@ -1,4 +1,4 @@
-"""The commands: train, measure, pack, table."""
+"""The commands: measure, pack, table."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ def main() -> None:
         description=benchmarks.refitting.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=("train", "measure", "pack", "table"))
+    parser.add_argument("what", choices=("measure", "pack", "table"))
     parser.add_argument("--out", type=Path, required=True, help="a folder for networks, records and tables")
     parser.add_argument("--data", type=Path, help="a folder of data sets, as the lab takes it")
     parser.add_argument("--text", type=Path, default=DOCUMENTATION, help="the pages of python3-doc")
@@ -25,11 +25,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.what == "train":
-        from benchmarks.refitting.training import train_all
-
-        train_all(options)
-    elif options.what == "measure":
+    if options.what == "measure":
         from benchmarks.refitting.measuring import measure
 
         measure(options)

@@ -29,6 +29,11 @@ def layers(model: nn.Module, batch: Any) -> list[str]:
     return found
 
 
+def layer(model: nn.Module, name: str) -> Any:
+    """A layer by its name."""
+    return model.get_submodule(name)
+
+
 def as_matrix(module: nn.Module, weight: Tensor) -> Tensor:
     """A weight as (outputs, inputs), the channels of a kernel's position side by side."""
     return weight if isinstance(module, nn.Linear) else weight.movedim(1, -1).flatten(1)
@@ -47,7 +52,8 @@ def inputs(module: Any, x: Tensor) -> Tensor:
     if isinstance(module, nn.Linear):
         return x.flatten(0, -2)
     columns = F.unfold(x, module.kernel_size, module.dilation, module.padding, module.stride)
-    return columns.unflatten(1, (x.shape[1], -1)).transpose(1, 2).flatten(1, 2).transpose(1, 2).flatten(0, 1)
+    by_place: Tensor = columns.unflatten(1, (x.shape[1], -1)).transpose(1, 2).flatten(1, 2)
+    return by_place.transpose(1, 2).flatten(0, 1)
 
 
 class _Enough(Exception):
@@ -69,7 +75,7 @@ def grams(model: nn.Module, names: Sequence[str], batches: Sequence[Any], bias: 
 
         return read
 
-    handles = [model.get_submodule(name).register_forward_pre_hook(reader(name)) for name in names]
+    handles = [layer(model, name).register_forward_pre_hook(reader(name)) for name in names]
     model.eval()
     for batch in batches:
         with suppress(_Enough):  # what comes after the last of them is not needed
@@ -100,7 +106,7 @@ def prune_in_order(
     """Prune layers in place, each group on the inputs that come through those before it; `settle` after each group."""
     for group in together(names, blocks):
         for name, gram in grams(model, group, batches).items():
-            module: Any = model.get_submodule(name)
+            module = layer(model, name)
             pruned = prune(name, as_matrix(module, module.weight).clone(), gram.float())
             module.weight.copy_(as_weight(module, pruned))
         settle()
@@ -113,7 +119,7 @@ def reconstruction(
     """How far each layer's outputs are from the dense ones, for inputs of the dense network: a share of their size."""
     found = {}
     for name, gram in grams(dense, names, batches, bias=True).items():
-        own, other = (_with_bias(model.get_submodule(name)) for model in (dense, pruned))
+        own, other = (_with_bias(layer(model, name)) for model in (dense, pruned))
         found[name] = _energy(own - other, gram) / _energy(own, gram)
     return found
 

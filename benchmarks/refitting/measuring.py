@@ -1,7 +1,7 @@
 """All that is measured, in an order in which a run that is stopped has the most important first."""
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,10 +10,10 @@ from torch import nn
 
 import prunewald as pw
 from benchmarks.refitting.examples import score, task
-from benchmarks.refitting.layerwise import reconstruction
+from benchmarks.refitting.layerwise import layer, reconstruction
 from benchmarks.refitting.networks import NETWORKS
 from benchmarks.refitting.records import Record, Records, key, line
-from benchmarks.refitting.training import file_of, trained
+from benchmarks.refitting.training import file_of, train_one, trained
 from benchmarks.refitting.ways import (
     OTHERS,
     TWO_FOUR,
@@ -28,10 +28,11 @@ from benchmarks.refitting.ways import (
     sparsegpt_mask,
 )
 
-LEVELS = ("0.95", "0.8", TWO_FOUR, "0.98", "0.9", "0.99", "0.5")
 FEW = ("0.95", "0.8", TWO_FOUR)
+MORE = ("0.5", "0.98", "0.9", "0.99")
 COUNTS = (128, 8192)
 METHODS = ("sparsegpt", "wanda")
+FIRST = 3  # networks of which all is measured before there are more
 Job = tuple[tuple[str, ...], str, Callable[[Subject], Found]]  # the ways that it measures, a level, how
 
 
@@ -39,18 +40,22 @@ def _both(name: str) -> tuple[str, str]:
     return name, f"{name}+refit"
 
 
-def first_jobs() -> Iterator[Job]:
-    """Ours beside what was published, and every criterion with our counts."""
-    for level in LEVELS:
+def main_jobs(levels: Sequence[str]) -> Iterator[Job]:
+    """Ours beside what was published, and beside SparseGPT's mask with our counts."""
+    for level in levels:
         for method in METHODS:
             yield (f"published {method}",), level, partial(published, method=method, level=level)
         yield _both("moment"), level, partial(ours, criterion="moment", level=level)
         if level == TWO_FOUR:
             yield ("moment+refit, head dense",), level, partial(head_dense, level=level)
         yield _both("sparsegpt"), level, partial(sparsegpt_mask, level=level)
+
+
+def criteria_jobs(levels: Sequence[str]) -> Iterator[Job]:
+    """Other criteria with our counts."""
+    for level in levels:
         for criterion in OTHERS:
-            if criterion != "moment":
-                yield _both(criterion), level, partial(ours, criterion=criterion, level=level)
+            yield _both(criterion), level, partial(ours, criterion=criterion, level=level)
 
 
 def later_jobs() -> Iterator[Job]:
@@ -62,19 +67,22 @@ def later_jobs() -> Iterator[Job]:
 
 
 def measure(options: Namespace) -> None:
-    """Measure what is not there."""
-    for jobs in (first_jobs, later_jobs):
-        for seed in range(options.seeds):
-            for name in options.networks:
-                if file_of(options.out, name, seed).exists():
-                    _network(name, seed, list(jobs()), options)
+    """Measure what is not there, on networks that are trained where they are not."""
+    phases = (main_jobs(FEW), main_jobs(MORE), criteria_jobs(FEW), later_jobs(), criteria_jobs(MORE))
+    jobs = [list(phase) for phase in phases]
+    for seeds in (range(min(FIRST, options.seeds)), range(FIRST, options.seeds)):
+        for phase in jobs:
+            for seed in seeds:
+                for name in options.networks:
+                    train_one(name, seed, options)
+                    _network(name, seed, phase, options)
 
 
 def _network(name: str, seed: int, jobs: list[Job], options: Namespace) -> None:
     records = Records(options.out, name, seed)
     due = [job for job in jobs if not records.has(*(key(way, job[1]) for way in job[0]))]
     blocks = [level for level in _reconstructed(name, jobs) if not records.has(key("reconstruction", level))]
-    if not due and not blocks:
+    if not (due or blocks) or not file_of(options.out, name, seed).exists():
         return
     kept, found = trained(name, seed, options.out), task(NETWORKS[name], seed, options.data, options.text)
     assert found is not None, "a network of text was trained on it"
@@ -100,14 +108,15 @@ def _network(name: str, seed: int, jobs: list[Job], options: Namespace) -> None:
 
 
 def _kept(model: nn.Module, subject: Subject) -> float:
-    weights = [model.get_submodule(name).weight for name in subject.layers()]
-    return sum(int(torch.count_nonzero(w)) for w in weights) / sum(w.numel() for w in weights)  # type: ignore[arg-type, operator]
+    """The share of weights that is left."""
+    weights = [layer(model, name).weight for name in subject.layers()]
+    return float(sum(int(torch.count_nonzero(w)) for w in weights) / sum(w.numel() for w in weights))
 
 
 def _reconstructed(name: str, jobs: list[Job]) -> tuple[str, ...]:
-    """Levels at which the layers of a transformer are compared, beside the first jobs."""
-    first = any(way == "moment" for ways, *_ in jobs for way in ways)
-    return FEW if first and NETWORKS[name].blocks else ()
+    """Levels at which the layers of a transformer are compared, beside the later jobs."""
+    last = any(way == "moment+epoch" for ways, *_ in jobs for way in ways)
+    return FEW if last and NETWORKS[name].blocks else ()
 
 
 def _reconstruct(subject: Subject, level: str) -> dict[str, Any]:

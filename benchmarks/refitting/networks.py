@@ -70,7 +70,7 @@ _ADAMW: Any = partial(torch.optim.AdamW, weight_decay=0.01)
 _LAYERS = tuple(f"model.layers.{i}" for i in range(2))
 NETWORKS = {
     "mlp": Network(
-        "MLP 784-512-1024-512-10, MNIST", "mnist", partial(MLP, 0.0), 55_000, 6, torch.optim.RMSprop,
+        "MLP 784-512-1024-512-10, MNIST", "mnist", partial(MLP, 0.1), 55_000, 6, torch.optim.RMSprop,
         head="classifier.9",
     ),
     "cnn": Network("the paper's CNN, Fashion-MNIST", "fashion-mnist", partial(PaperCNN, 0.1), 5_400, 100,

@@ -60,7 +60,8 @@ def published_text(found: Compared) -> str:
         if found.better(network, level) is not None:
             blocks.append((network, level, ways))
     against = [found.difference(n, OURS, found.better(n, level) or "", level) for n, level, _ in blocks]
-    rows, gaps = [], []
+    rows: list[list[str]] = []
+    gaps: list[int] = []
     for (network, level, ways), difference, star in zip(blocks, against, stars(against), strict=True):
         gaps.append(len(rows))
         for way in ways:
@@ -86,7 +87,9 @@ def counts_text(found: Compared) -> str:
     pairs = [(n, v, c) for n, v, c in cells if c != "moment" and found.has(n, v, OURS, f"{c}+refit")]
     against = [found.difference(n, OURS, f"{c}+refit", v) for n, v, c in pairs]
     last = {pair: f"{one}{star}" for pair, one, star in zip(pairs, against, stars(against), strict=True)}
-    rows, gaps, block = [], [], ("", "")
+    rows: list[list[str]] = []
+    gaps: list[int] = []
+    block = ("", "")
     for network, level, criterion in cells:
         if (network, level) != block:
             gaps.append(len(rows))
@@ -126,7 +129,8 @@ def examples_text(found: Compared) -> str:
     ways = {"moment+refit@128": "128", OURS: "1,024", "moment+refit@8192": "8,192 (cnn: all 5,400)"}
     ways |= {"moment+epoch": "one epoch of training"}
     head = ("network", "level", "examples", "n", "kept", "change [95 %]", "median", "worst", "seconds")
-    rows, gaps = [], []
+    rows: list[list[str]] = []
+    gaps: list[int] = []
     for network, level in _cells(found):
         known = [way for way in ways if found.has(network, level, way)]
         if len(known) > 1:

@@ -58,14 +58,12 @@ def restored(name: str, seed: int, kept: dict[str, Any]) -> tuple[nn.Module, tor
     return model, optimizer
 
 
-def train_all(options: Namespace) -> None:
-    """Train what is not there, seed by seed, so that a run that is stopped has some of each network."""
-    for seed in range(options.seeds):
-        for name in options.networks:
-            if file_of(options.out, name, seed).exists():
-                continue
-            found = task(NETWORKS[name], seed, options.data, options.text)
-            if found is None:
-                print(f"{name} is left out: there is no corpus at {options.text}; install python3-doc")
-                continue
-            train(name, seed, found, options.out)
+def train_one(name: str, seed: int, options: Namespace) -> None:
+    """Train a network, if it is not there."""
+    if file_of(options.out, name, seed).exists():
+        return
+    found = task(NETWORKS[name], seed, options.data, options.text)
+    if found is None:
+        print(f"{name} is left out: there is no corpus at {options.text}; install python3-doc")
+        return
+    train(name, seed, found, options.out)

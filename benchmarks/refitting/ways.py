@@ -12,13 +12,13 @@ from torch import Tensor, nn
 import prunewald as pw
 from benchmarks.published import sparsegpt, wanda
 from benchmarks.refitting.examples import Task, epoch, forward
-from benchmarks.refitting.layerwise import as_matrix, as_weight, grams, layers, prune_in_order
+from benchmarks.refitting.layerwise import as_matrix, as_weight, grams, layer, layers, prune_in_order
 from benchmarks.refitting.networks import NETWORKS, Network
 from benchmarks.refitting.training import restored
 
 TWO_FOUR = "2:4"
 CALIBRATION = 1024
-OTHERS = ("abs", "moment", "wanda", "wald")  # criteria that a Pruner has
+OTHERS = ("wald", "abs", "wanda")  # criteria beside the second moment
 Found = Iterator[tuple[str, nn.Module, float]]  # the name of a way, the network that it gives, seconds
 
 
@@ -59,7 +59,7 @@ class Subject:
     def divisible(self) -> list[str]:
         """Those whose inputs or channels come in fours."""
         model = self.restored()[0]
-        return [name for name in self.layers() if model.get_submodule(name).weight.shape[1] % 4 == 0]
+        return [name for name in self.layers() if layer(model, name).weight.shape[1] % 4 == 0]
 
     def prunable(self, level: str) -> list[str]:
         """The layers that are pruned."""
@@ -120,8 +120,15 @@ def _pruner(subject: Subject, criterion: str, level: str, but: tuple[str, ...] =
 
 
 def _wald(subject: Subject) -> Any:
-    """Sigma of every weight from the full Gram matrix of its layer's inputs."""
-    raise NotImplementedError
+    """Sigma of every weight from the full Gram matrix of its layer's inputs, which has SparseGPT's damping."""
+    model, _ = subject.restored()
+    found = {}
+    for name, gram in grams(model, subject.layers(), subject.batches()).items():
+        module = layer(model, name)
+        gram.diagonal().add_(0.01 * gram.diagonal().mean())
+        errors = torch.linalg.inv(gram).diagonal().sqrt().to(module.weight.dtype)
+        found[f"{name}.weight"] = as_weight(module, errors.expand(len(module.weight), -1).contiguous())
+    return found
 
 
 def _prune(pruner: pw.Pruner, level: str) -> None:
@@ -177,7 +184,7 @@ def sparsegpt_mask(subject: Subject, level: str) -> Found:
     _prune_as_published(subject, model, subject.prunable(level), share, "sparsegpt")
     seconds = time.perf_counter() - began
     yield "sparsegpt", model, seconds
-    masks = {f"{name}.weight": model.get_submodule(name).weight != 0 for name in subject.prunable(level)}
+    masks = {f"{name}.weight": layer(model, name).weight != 0 for name in subject.prunable(level)}
     with _pruner(subject, "abs", level) as pruner:
         pruner.set_masks(masks)
         yield refitted(subject, pruner, "sparsegpt+refit", seconds)
@@ -211,12 +218,12 @@ def sparsegpt_alone(subject: Subject, level: str) -> Iterator[tuple[str, nn.Modu
     model, _ = subject.restored()
     names = subject.prunable(level)
     for name, gram in grams(model, names, subject.batches()).items():
-        module: Any = model.get_submodule(name)
+        module = layer(model, name)
         with torch.no_grad():
             pruned = sparsegpt(as_matrix(module, module.weight).clone(), gram.float(), _share(level))
             module.weight.copy_(as_weight(module, pruned))
     yield "sparsegpt", model
-    masks = {f"{name}.weight": model.get_submodule(name).weight != 0 for name in names}
+    masks = {f"{name}.weight": layer(model, name).weight != 0 for name in names}
     with _pruner(subject, "abs", level) as pruner:
         pruner.set_masks(masks)
         pw.refit(pruner, subject.batches(), dense=subject.kept["model"], inputs="dense")
