@@ -136,6 +136,8 @@ class Pruner(PrunerView):
         `refit` are batches of data on which the surviving weights are fitted by least squares to what the dense model
         gives, as `pw.refit` does it: instead of retraining, or before it.
         """
+        if dry_run and refit is not None:
+            raise ValueError("dry_run=True with refit=...: nothing changes in a dry run, so leave one of them out")
         request = Request(sparsity, threshold, alpha, fdr, quality)
         masks, report = self._subject.choose(self._plan(request, uncertainty))
         if dry_run:
@@ -146,7 +148,7 @@ class Pruner(PrunerView):
             report = replace(report, refit=refit_pruned(self, masks, refit))
         if notes := self._subject.hold(masks):
             report = replace(report, notes=[*report.notes, *notes])
-        self.restart()
+        self._subject.restart()
         before, self._report = self._report, report
         if any(loss.grave for loss in report.lost_rows) or any(not row.kept for row in report.rows):
             warn_emptied(report, () if before is None else before.emptied)

@@ -1,10 +1,12 @@
 """What a refit did to a pruned model: data, and a table for a terminal or a notebook."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
+from prunewald.util.arguments import whole
 from prunewald.util.tables import html_table, text_table
 
 _HEAD = ("layer", "positions", "ridge", "error before", "error after", "")
@@ -54,18 +56,23 @@ class Refit:
     notes: Sequence[str] = ()
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> "Refit":
+    def from_dict(cls, saved: Any) -> "Refit":
         """A refit, from the plain data that `to_dict` made of it; a ValueError if the data make no sense."""
-        try:
-            layers = [LayerRefit(**{**layer, "ridges": tuple(layer["ridges"])}) for layer in saved["layers"]]
-            return cls(**{**saved, "layers": layers, "notes": tuple(saved.get("notes", ()))})
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"the report of the refit makes no sense ({error}): {str(saved)[:200]}") from error
+        match saved:
+            case {"layers": list(layers), "notes": list(notes), "judged": str(judged), **numbers}:
+                if all(isinstance(note, str) for note in notes):
+                    examples, held = (_count(numbers.get(name)) for name in ("examples", "held"))
+                    figures = (_figure(numbers.get(name)) for name in ("before", "after", "step", "seconds"))
+                    before, after, step, seconds = (math.nan if one is None else one for one in figures)
+                    found = [_layer(layer) for layer in layers]
+                    return cls(found, examples, held, judged, before, after, step, seconds, tuple(notes))
+        raise ValueError(f"the report of a refit makes no sense: {str(saved)[:200]}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         layers = [{**asdict(layer), "ridges": list(layer.ridges)} for layer in self.layers]
-        return {**asdict(self), "layers": layers, "notes": list(self.notes)}
+        numbers = {name: _figure(vars(self)[name]) for name in ("before", "after", "step", "seconds")}
+        return {**asdict(self), **numbers, "layers": layers, "notes": list(self.notes)}
 
     def words(self) -> list[str]:
         """What is said above the table."""
@@ -83,8 +90,6 @@ class Refit:
         return "\n".join([*self.words(), text_table(*self._cells(), left=_LEFT)])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         return "".join(f"<p>{escape(line)}</p>" for line in self.words()) + html_table(*self._cells(), left=_LEFT)
 
     def _cells(self) -> tuple[Sequence[str], list[Sequence[str]]]:
@@ -96,6 +101,26 @@ _CHOSEN = (
 )
 _STEPS = "the whole was no better with all of it: the weights went {:g} of the way"
 _NOTHING = "the whole was no better on the examples held back: all weights are as they were"
+
+
+def _layer(saved: Any) -> LayerRefit:
+    match saved:
+        case {"name": str(name), "positions": positions, "ridges": list(ridges), "reason": str(reason), **rest}:
+            found = tuple(0.0 if (ridge := _figure(one)) is None else ridge for one in ridges)
+            before, after = _figure(rest.get("before")), _figure(rest.get("after"))
+            return LayerRefit(name, _count(positions), found, before, after, reason)
+    raise ValueError(f"the report of a refit has a layer that makes no sense: {str(saved)[:200]}")
+
+
+def _count(value: Any) -> int:
+    return whole("a count in the report of a refit", value)
+
+
+def _figure(value: Any) -> float | None:
+    """A number; None where there is none that JSON could hold."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError(f"the report of a refit has {str(value)[:50]!r} for a number")
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _row(layer: LayerRefit) -> tuple[str, ...]:

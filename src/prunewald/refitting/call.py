@@ -1,4 +1,4 @@
-"""The call: a pruner, data and the dense model; what cannot be refitted is refused, and the pruner told of what was done."""
+"""The call: a pruner, data and the dense model. What cannot be refitted is refused, and the pruner told of the rest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ class Examples:
         """A batch in two: the examples that are fitted to, and those that are held back, evenly spread."""
         size, share = batch.size, self._share
         ends = [math.floor((before + at) * share + 0.5) for at in range(size + 1)]
-        chosen = torch.tensor([b > a for a, b in zip(ends, ends[1:], strict=False)])
+        chosen = torch.tensor([b > a for a, b in pairwise(ends)])
         keep = counted_positions(batch)
         for held in (False, True):
             at = (chosen == held).nonzero()[:, 0]

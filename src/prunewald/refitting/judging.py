@@ -31,7 +31,7 @@ class Judge:
             if given.held:
                 part = self._distance(given) if self._loss is None else self._mean(given, self._loss)
                 total += torch.tensor(part, dtype=torch.float64)
-        over, under = summed(total).tolist()
+        over, under = map(float, summed(total))
         return over / (under or 1.0)
 
     def _mean(self, given: Given, loss: Callable[..., Any]) -> tuple[float, float]:

@@ -40,7 +40,8 @@ class Statistics:
 
 def measured(norm: _BatchNorm, fitted: Tensor, held: Tensor) -> Statistics:
     """The statistics of the examples fitted to, and what they and the present ones do on the examples held back."""
-    assert norm.running_mean is not None and norm.running_var is not None
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
     n, x, squares = fitted[:3]
     mean = x / n
     var = (squares / n - mean.square()).clamp(min=0) * n / (n - 1).clamp(min=1)

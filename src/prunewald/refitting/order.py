@@ -50,7 +50,9 @@ class Step:
 class Trace:
     """What happened in a first pass: the layers in order, and which of them in a row met the same input."""
 
-    events: list[tuple[Hashable, bool]] = field(default_factory=list)  # and whether the input was that of the one before
+    events: list[tuple[Hashable, bool]] = field(
+        default_factory=list
+    )  # and whether the input was that of the one before
     units: dict[Unit, None] = field(default_factory=dict)
     _last: Tensor | None = None
 

@@ -1,10 +1,9 @@
-"""The dense weights that a refit aims at: from a model, a state_dict or a file, and checked against the pruned model."""
+"""The dense weights that a refit aims at: from a model, a state_dict or a file, checked against the pruned model."""
 
 import os
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 
 from prunewald.model.modules import averaged

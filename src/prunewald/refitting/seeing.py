@@ -53,7 +53,8 @@ class Product:
         if self.module is None:
             return out.reshape(1, -1, out.shape[-1])
         rows = self._batched(out).flatten(2).unflatten(1, (self.unit.groups, -1))
-        return rows.permute(1, 0, 3, 2).flatten(1, 2)
+        by_group: Tensor = rows.permute(1, 0, 3, 2).flatten(1, 2)
+        return by_group
 
     def _batched(self, x: Tensor) -> Tensor:
         assert self.module is not None
@@ -99,7 +100,7 @@ class Seeing(TorchFunctionMode):
             with self:
                 return _attention(*args, **kwargs)
         out = func(*args, **kwargs)
-        if self._used is not None and getattr(func, "__name__", "") != "__get__":
+        if self._used is not None and isinstance(out[0] if isinstance(out, tuple) and out else out, Tensor):
             self._note(func, args, kwargs)
         look = _LOOKS.get(func)
         event = look(self, out, *args, **kwargs) if look else None

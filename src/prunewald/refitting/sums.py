@@ -74,7 +74,9 @@ class Sums:
 
     def grams(self, bias: bool) -> Sequence[Gram]:
         """The Gram of each group, with or without the 1 among its inputs."""
-        assert self.inputs is not None and self.cross is not None and self.outputs is not None
+        assert self.inputs is not None
+        assert self.cross is not None
+        assert self.outputs is not None
         end = None if bias else -1
         return [
             Gram(x[:end, :end], cross[:, :end], y, float(self.count), bias)

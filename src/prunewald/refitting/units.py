@@ -1,4 +1,4 @@
-"""What is refitted at once: a matrix that a layer multiplies with, which is a parameter or a part of one, and a bias."""
+"""What is refitted at once: a matrix that a layer multiplies with, a parameter or a part of one, and its bias."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from prunewald.model.layouts import Layout
+
+_PLAIN = Layout()
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Unit:
     """
 
     span: Span
-    layout: Layout = Layout()
+    layout: Layout = _PLAIN
     groups: int = 1
     bias: Span | None = None
 

@@ -1,4 +1,4 @@
-"""The walk through a model: its layers in the order in which they are computed, each refitted before the next is met."""
+"""The walk through a model: layer by layer, in the order of their computation, each refitted before the next is met."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A refit from its beginning to its end: one way through the model, then the whole judged, and gone back on if need be."""
+"""A refit from beginning to end: one walk through the model, then the whole is judged, and taken back if need be."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from prunewald.pruning.refitted import LayerRefit, Refit
 from prunewald.refitting.examples import Examples
 from prunewald.refitting.judging import Judge
 from prunewald.refitting.kept import Kept
-from prunewald.refitting.order import Trace, routed
+from prunewald.refitting.order import Trace
 from prunewald.refitting.originals import named_tensors
 from prunewald.refitting.passes import Passes
 from prunewald.refitting.solving import RIDGES
@@ -72,10 +72,10 @@ def refit_(
         except BaseException:
             kept.put_()
             raise
-    notes = []
+    notes: tuple[str, ...] = ()
     if walk.short:
-        notes.append(_SHORT.format(some(map(repr, walk.short), 3)))
-        warn(notes[-1])
+        notes = (_SHORT.format(some(map(repr, walk.short), 3)),)
+        warn(notes[0])
     count = examples.count
     seconds = time.perf_counter() - begun
     return Refit(rows, count[False], count[True], judge.words, before, after, taken, seconds, notes)
