@@ -56,7 +56,7 @@ HEAVY = {
 # Loaded with the package: two enter their short names, and a pruning by significance needs p-values.
 AT_ONCE = {"baselines", "uncertainty", "statistics"}
 # Shared code looks these up by name on what others made: losses, compiled modules, optimizers. Nothing of our own.
-LOOKED_UP = {"ignore_index", "found_inf", "hooked", "optimizer", "state"}
+LOOKED_UP = {"found_inf", "hooked", "optimizer", "state"}
 LOOKED_UP |= {"_wrapped_by_lr_sched", "param_groups", "reduction"}
 SHARED = ("core", "model", "uncertainty", "baselines", "pruning", "refitting", "pruner", "quantisation", "strategies")
 

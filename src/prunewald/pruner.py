@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
 from prunewald.distributed import in_group, refuse_sharded, refuse_shards
+from prunewald.model.calibration import Calibration
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain, plain_names
 from prunewald.model.optimizers import as_given, owned, step_taken
@@ -18,7 +19,7 @@ from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
-from prunewald.pruning.observing import pass_gradients
+from prunewald.pruning.observing import pass_gradients, pass_inputs
 from prunewald.pruning.owning import claim, leave
 from prunewald.pruning.plan import (
     Choices,
@@ -189,17 +190,36 @@ class Pruner(PrunerView):
         choices = self._choices if sigma is None else replace(self._choices, uncertainty=online(sigma))
         if scope is not None:
             choices = replace(choices, scope=make("scope", scope))
-        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, self._watcher.seen())
+        own = self._watcher
+        looked = own.looked.get("sigma", 0)
+        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, own.seen(), looked)
 
-    def observe(self, batches: Batches, loss: Loss, *, limit: int | None = None) -> dict[str, int]:
-        """Look at data: how many weights of each parameter are dead, of those that are not pruned.
+    def observe(
+        self, batches: Batches, loss: Loss | None = None, *, limit: int | None = None, progress: bool = False
+    ) -> dict[str, int]:
+        """Gather from data whatever this Pruner asks of them; how many living weights of each parameter are dead.
 
-        One pass over `batches`, pairs of inputs and targets, or over the first `limit` of them, in eval mode, changes
-        nothing else. Dead is from now on what neither these data reach nor, where it is watched, the training does;
-        it holds until the next pruning, or until so many steps are watched that they tell by themselves.
+        One pass over `batches`, or over the first `limit` of them, in eval mode, changes nothing else. From it come
+
+        - which weights are dead: from now on what neither these data reach nor, where it is watched, the training does;
+        - what the criterion goes by: for Wanda the inputs of layers, for SNIP, Taylor, OBD the gradients of batches;
+        - for `SecondMoment()`, also by default, an average of squared gradients, one a batch, where no optimizer keeps
+          one: with ten batches or more a model needs no more than its file to be pruned by tau.
+
+        The report of a pruning says so; it holds until the next, dead weights also no longer than until so many steps
+        are watched that they tell by themselves. Batches are as a training loop has them: pairs of inputs and targets,
+        or dicts, also of Hugging Face. Without a `loss` it is the one that the model computes itself from labels in the
+        batch. Where only the inputs of layers are asked for, as by Wanda, no loss is needed and nothing is said of
+        dead weights.
         """
-        with self._reach.observing() as names:
-            pass_gradients(self.model, [self._params[name] for name in names], batches, loss, limit)
+        data = Calibration(batches, self.model, passes=1, limit=limit, progress=progress)
+        with self._watcher.observing(self._choices.by_gradient) as take:
+            frozen = not any(param.requires_grad for param in self._params.values())
+            if self._choices.by_inputs and (loss is None or frozen):
+                pass_inputs(self.model, data, take)
+                return {}
+            with self._reach.observing() as names:
+                pass_gradients(self.model, {name: self._params[name] for name in names}, data, loss, take)
         dead, masks = self.dead(), self._subject.zeros.mask
         return {name: int(torch.count_nonzero(dead[name] & masks(name))) for name in names}
 

@@ -148,6 +148,17 @@ def test_one_batch_is_no_source_of_batches(data):
         Calibration(data, One())
 
 
+def test_a_data_set_is_no_loader():
+    with pytest.raises(TypeError, match=r"TensorDataset.*DataLoader\(TensorDataset"):
+        Calibration(TensorDataset(X, Y), One())
+
+
+def test_to_look_at_a_shuffled_loader_draws_no_random_number():
+    before = torch.get_rng_state()
+    Calibration(DataLoader(TensorDataset(X, Y), shuffle=True), One())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_bar_only_when_asked_for(capsys):
     pytest.importorskip("tqdm")
     list(Calibration([X, X], One()))

@@ -49,7 +49,7 @@ def test_nothing_to_do_is_an_error_and_leaves_all_as_it_was() -> None:
     model = net()
     model(torch.randn(20, 4))
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with pytest.raises(ValueError, match="no batches"):
+    with pytest.raises(ValueError, match="gave no sample"):
         pw.recalibrate(model, [])
     with pytest.raises(RuntimeError):
         pw.recalibrate(model, [torch.randn(20, 4), torch.randn(20, 3)])

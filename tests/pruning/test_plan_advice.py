@@ -36,19 +36,26 @@ def advice(model: nn.Module, optimizer: Optimizer | None = None) -> str:
     return report.notes[0]
 
 
-def test_with_only_a_model_the_data_that_the_note_asks_for_give_sigma():
+def test_with_only_a_model_the_look_at_data_that_the_note_asks_for_gives_sigma():
     model = net()
     pruner = pw.Pruner(model)
     note = pruner.prune(0.8).notes[0]
-    found = re.search(r"uncertainty=(pw\.[\w.]+\(\)\.estimate\(model, batches, loss\))", note)
+    found = re.search(r"pruner\.observe\(batches, loss\)", note)
     assert found
-    sigma = eval(found[1], {"pw": pw, "model": model, "batches": batches()[:8], "loss": F.cross_entropy})
-    report = pruner.prune(0.9, uncertainty=sigma)
-    assert report.criterion == "MagnitudeUncertainty()"
-    assert pruner.sparsity == pytest.approx(0.9, abs=0.005)
-    fresh = net()
-    sigma = eval(found[1], {"pw": pw, "model": fresh, "batches": batches()[:8], "loss": F.cross_entropy})
-    assert pw.Pruner(fresh, uncertainty=sigma).prune(0.9).criterion == "MagnitudeUncertainty()"
+    for given in (pruner, pw.Pruner(net())):
+        eval(found[0], {"pruner": given, "batches": batches()[:10], "loss": F.cross_entropy})
+        report = given.prune(0.9)
+        assert report.criterion == "MagnitudeUncertainty()"
+        assert "10 batches of data, by pruner.observe()" in str(report)
+        assert given.sparsity == pytest.approx(0.9, abs=0.005)
+
+
+def test_too_few_batches_are_named():
+    pruner = pw.Pruner(net())
+    pruner.observe(batches(), F.cross_entropy, limit=9)
+    report = pruner.prune(0.9)
+    assert report.criterion == "Magnitude()"
+    assert "only 9 batches were observed, and 10 gradients" in report.notes[0]
 
 
 def test_with_only_a_model_the_training_that_the_note_asks_for_gives_sigma():

@@ -73,11 +73,17 @@ def test_a_failed_look_tells_nothing(trained, batches):
 
 
 @pytest.mark.parametrize(
-    "loss", [lambda o, y: F.cross_entropy(o.detach(), y), lambda o, y: F.cross_entropy(o, y) * torch.nan]
+    ("loss", "said"),
+    [
+        (lambda o, y: F.cross_entropy(o.detach(), y), "no batch gave a loss that has a gradient"),
+        (lambda o, y: F.cross_entropy(o, y) * torch.nan, "is nan.*finite"),
+        (lambda o, y: 3.0, "is a float.*finite"),
+        (lambda o, y: F.cross_entropy(o, y, reduction="none") / 0, r"a tensor \(\d+,\) with NaN or inf"),
+    ],
 )
-def test_a_loss_that_tells_nothing_is_refused(trained, loss):
+def test_a_loss_that_tells_nothing_is_refused(trained, loss, said):
     _, pruner = trained
-    with pytest.raises(ValueError, match="no batch gave a loss"):
+    with pytest.raises(ValueError, match=said):
         pruner.observe(DATA, loss)
     assert pruner.dead() == {}
 

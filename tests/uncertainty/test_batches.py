@@ -96,8 +96,8 @@ def test_a_shuffled_loader():
 def test_counts_and_the_first_sample():
     x = torch.arange(12.0).view(6, 2)
     y = torch.tensor([-100, 0, 1, -100, 2, 0])
-    samples = Samples([(x[:1], y[:1]), (x[1:4], y[1:4]), (x[4:], y[4:])], F.cross_entropy, passes=None)
-    assert samples.first.tolist() == [[2.0, 3.0]]
+    samples = Samples([(x[:1], y[:1]), (x[1:4], y[1:4]), (x[4:], y[4:])], nn.Identity(), F.cross_entropy, passes=None)
+    assert samples.first.args[0].tolist() == [[2.0, 3.0]]
     assert samples.count == 4
     assert [len(one) for one, _ in samples] == [2, 2]
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from prunewald.model.modules import evaluating
 from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich
+from prunewald.uncertainty.batches import Inputs
 from prunewald.uncertainty.curvature import pose
 from prunewald.uncertainty.derivatives import Derivatives
 
@@ -155,4 +156,4 @@ def test_a_model_that_is_random_in_eval_mode_is_refused(observed):
 def test_an_error_of_the_model_itself_is_the_models():
     model = nn.Linear(3, 2)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        Derivatives(model).jacobian(lambda o, y: o, ["weight"], torch.randn(4, 5), torch.zeros(4))
+        Derivatives(model).jacobian(lambda o, y: o, ["weight"], Inputs((torch.randn(4, 5),), {}, 4), torch.zeros(4))

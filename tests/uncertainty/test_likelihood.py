@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from prunewald.uncertainty import FisherDiagonal, InverseFisher, Sandwich
-from prunewald.uncertainty.likelihood import counted, likelihood, negative_log_likelihood, output_factor, output_slope
+from prunewald.uncertainty.batches import Samples
+from prunewald.uncertainty.likelihood import likelihood, negative_log_likelihood, output_factor, output_slope
 from tests.uncertainty.helpers import CONTINUOUS, batches, linear
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -59,12 +60,20 @@ def test_the_information_about_squared_outputs_is_their_precision():
     torch.testing.assert_close(found, 0.5 * (PRECISION * OUTPUT**2).sum())
 
 
-def test_samples_whose_label_is_ignored_do_not_count():
-    x, y = torch.arange(4.0)[:, None], torch.tensor([0, -100, 2, 1])
-    assert counted(x, y, "cross_entropy")[0].flatten().tolist() == [0, 2, 3]
-    assert counted(x, y, nn.CrossEntropyLoss(ignore_index=1))[1].tolist() == [0, -100, 2]
-    for loss, labels in (("squared_error", y), ("cross_entropy", y[:, None])):
-        assert counted(x, labels, loss) == (x, labels)
+@pytest.mark.parametrize(
+    ("loss", "labels", "kept"),
+    [
+        ("cross_entropy", [0, -100, 2, 1], [0, 2, 3]),
+        (nn.CrossEntropyLoss(ignore_index=1), [0, -100, 2, 1], [0, 1, 2]),
+        ("squared_error", [0, -100, 2, 1], [0, 1, 2, 3]),
+        ("cross_entropy", [[0, -100], [-100, -100], [1, 1], [-100, 2]], [0, 2, 3]),
+    ],
+)
+def test_samples_whose_labels_are_all_ignored_do_not_count(loss, labels, kept):
+    data = [(torch.arange(4.0)[:, None], torch.tensor(labels))]
+    ((x, y),) = Samples(data, nn.Linear(1, 3), loss, passes=None)
+    assert x.args[0].flatten().tolist() == kept
+    assert y.tolist() == [labels[at] for at in kept]
 
 
 def test_an_unknown_loss_is_named():
@@ -88,10 +97,13 @@ def test_a_loss_that_is_no_plain_likelihood_is_refused(loss):
         InverseFisher().estimate(linear(np.zeros(5)), batches(CONTINUOUS), loss)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
-def test_labels_by_position_are_refused(estimator):
+CLOSED = [e for e in ESTIMATORS if not isinstance(e, FisherDiagonal)]
+
+
+@pytest.mark.parametrize("estimator", CLOSED, ids=repr)
+def test_labels_by_position_are_refused_by_closed_forms(estimator):
     model = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (3, 2)))
-    with pytest.raises(ValueError, match=r"\(3, 2\).*positions laid out as samples"):
+    with pytest.raises(ValueError, match=r"\(3, 2\).*positions laid out as samples.*FisherDiagonal\(\)"):
         estimator.estimate(model, [(torch.randn(8, 4), torch.zeros(8, 2).long())], F.cross_entropy)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,14 @@ def _products(state: State, weights: Weights, optimizer: Optimizer | None) -> It
         before[name] = before[name].to(gradient.device)  # the model may have been moved
         yield name, gradient * before[name]
         before[name].copy_(weights[name].detach())
+
+
+def with_grads(weights: Weights, grads: Weights) -> dict[str, Tensor]:
+    """The weights with these gradients, while those that they have are left alone."""
+    found = {name: weight.detach() for name, weight in weights.items()}
+    for name, weight in found.items():
+        weight.grad = grads.get(name)
+    return found
 
 
 def _copies(weights: Weights) -> dict[str, Tensor]:
@@ -99,6 +108,11 @@ class MeanGradient(Statistic):
             total = _running(state["sum"], name, gradient)
             total.add_(gradient.square() if self.squared else gradient)
 
+    def look_(self, state: State, weights: Weights, grads: Weights, optimizer: Optimizer | None) -> bool:
+        """As a step that moves nothing."""
+        self.update_(state, with_grads(weights, grads), None)
+        return True
+
     def value(self, state: State, name: str) -> Tensor | None:
         """The mean over all steps; None before the first."""
         return state["sum"][name] / int(state["steps"]) if _seen(state, "sum", name) else None
@@ -116,6 +130,11 @@ class TotalMovement(Statistic):
         """Add the products of one step."""
         for name, product in _products(state, weights, optimizer):
             _running(state["sum"], name, product).add_(product)
+
+    def look_(self, state: State, weights: Weights, grads: Weights, optimizer: Optimizer | None) -> bool:
+        """As a step that moves nothing."""
+        self.update_(state, with_grads(weights, grads), None)
+        return True
 
     def value(self, state: State, name: str) -> Tensor | None:
         """Positive where a weight was, all in all, drawn away from zero."""
@@ -148,6 +167,11 @@ class SmoothedSensitivity(Statistic):
             importance = product.abs_()
             mean = _drawn_(state["mean"], name, importance, self.beta1, took)
             _drawn_(state["uncertainty"], name, importance.sub_(mean).abs_(), self.beta2, took)
+
+    def look_(self, state: State, weights: Weights, grads: Weights, optimizer: Optimizer | None) -> bool:
+        """As a step that moves nothing."""
+        self.update_(state, with_grads(weights, grads), None)
+        return True
 
     def value(self, state: State, name: str) -> Tensor | None:
         """The product of both averages; None before the first step."""
@@ -198,9 +222,12 @@ class Taylor(Criterion):
 class SNIP(Criterion):
     """|w·g|, g the present gradient: call loss.backward() on a batch before prune().  Lee et al. (2019).
 
+    After `pruner.observe(batches, loss)` g is the mean gradient over these batches instead, until the next step.
     Meant for a model at initialisation and, as published, with scope="global". The paper divides by the sum over all
     weights, a constant that changes no order; it is left out.
     """
+
+    uses_gradient: ClassVar[bool] = True
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by the sensitivity to the connection."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +16,22 @@ from prunewald.distributed import summed
 from prunewald.model.inputs import LAYERS, squares_met
 from prunewald.util.registry import criterion
 
+_SET = 2  # in the place of whether a training was seen: the inputs are those of a look at data, and no more count
+
 
 @dataclass(frozen=True)
 class InputNorm(Statistic):
     """The norm of all inputs that each weight of a linear or convolutional layer multiplied.
 
     Once a pass in training mode was seen, only such count: what is merely evaluated then has no say in the pruning.
-    Without training, as in a calibration after it, all passes count.
+    Without training, as in a calibration after it, all passes count. After a look at data by `Pruner.observe`, only
+    what it saw does, until the next pruning.
 
     One float32 an input feature (and a kernel position); one a weight for a grouped convolution. In a
     distributed training the inputs of all ranks count.
     """
+
+    by_inputs: ClassVar[bool] = True
 
     def init(self, weights: Weights) -> State:
         """No input yet."""
@@ -47,6 +52,14 @@ class InputNorm(Statistic):
             )
         reader = _uncompiled()
         return [m.register_forward_pre_hook(reader(n, state), with_kwargs=True) for m, n in feeds.items()]
+
+    def look_(self, state: State, weights: Weights, grads: Weights, optimizer: Optimizer | None) -> bool:
+        """The forward pass of the batch has told all."""
+        return True
+
+    def looked_(self, state: State) -> None:
+        """What the model is used for afterwards has no say."""
+        state["trained"] = _SET
 
     def value(self, state: State, name: str) -> Tensor | None:
         """The norm of the inputs."""
@@ -86,6 +99,8 @@ class _Reader:
         # What is kept must not be an inference tensor, which no later pass could add to.
         with torch.inference_mode(False), torch.no_grad():
             state = self.state()
+            if state["trained"] == _SET:
+                return
             if module.training and not state["trained"]:
                 state |= {"trained": 1, "squares": {}}
             if module.training or not state["trained"]:
@@ -117,8 +132,10 @@ def _folded(squares: Tensor) -> Tensor:
 class Wanda(Criterion):
     """|w|·||x||, x all inputs that a weight multiplied since attaching or the last prune().  Sun et al. (2024).
 
-    As published, with scope="row": each output compares its own weights. For linear and convolutional layers. Attach
-    the Pruner before a compiled model first runs; its graph then breaks at each of these layers.
+    `pruner.observe(batches)` makes the calibration pass, without gradients, and then its inputs alone count; padding
+    does not, where batches have an `attention_mask`. As published, with scope="row": each output compares its own
+    weights. For linear and convolutional layers. Attach the Pruner before a compiled model first runs; its graph then
+    breaks at each of these layers.
     """
 
     @property

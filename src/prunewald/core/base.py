@@ -45,6 +45,13 @@ class Running(ABC):
         """
         return []
 
+    def look_(self, state: State, weights: Weights, grads: Weights, optimizer: Optimizer | None) -> bool:
+        """Take in the gradients of one batch that is only looked at, without a step; False where they tell nothing."""
+        return False
+
+    def looked_(self, state: State) -> None:
+        """The look at data is over."""
+
     def saved(self, state: State, weights: Weights) -> State:
         """What a checkpoint keeps of the state: all of it, unless a part follows from the weights beside it."""
         return state
@@ -56,6 +63,8 @@ class Running(ABC):
 
 class Statistic(Running):
     """A running statistic that a criterion scores by, such as the mean gradient."""
+
+    by_inputs: ClassVar[bool] = False  # whether passes forward feed it, so that it needs no loss
 
     @abstractmethod
     def value(self, state: State, name: str) -> Tensor | None:
@@ -165,8 +174,21 @@ class Offline(Uncertainty):
     """Estimates from data, after training: `uncertainty=FisherDiagonal().estimate(model, batches, loss)`."""
 
     @abstractmethod
-    def estimate(self, model: nn.Module, batches: Any, loss: Any, *, masks: Any = None) -> dict[str, Tensor]:
-        """Sigma by parameter name. With `masks`, by parameter name too, only what they leave alive is estimated."""
+    def estimate(
+        self,
+        model: nn.Module,
+        batches: Any,
+        loss: Any = None,
+        *,
+        masks: Any = None,
+        limit: int | None = None,
+        progress: bool = False,
+    ) -> dict[str, Tensor]:
+        """Sigma by parameter name, from `batches` of data, at most `limit` of them, with a bar where one is wanted.
+
+        Without a `loss` it is the one that the model computes itself. With `masks`, by parameter name too, only what
+        they leave alive is estimated.
+        """
 
 
 # ---- what a pruning is made of -------------------------------------------------------------------------------------
@@ -177,6 +199,7 @@ class Criterion(ABC):
 
     uses_sigma: ClassVar[bool | None] = False  # None: it takes a sigma where there is one
     is_magnitude: ClassVar[bool] = False  # whether its order is that of |w|
+    uses_gradient: ClassVar[bool] = False  # whether it scores by the gradient of one backward pass
 
     @property
     def statistic(self) -> Statistic | None:
@@ -271,6 +294,7 @@ class FunctionCriterion(Criterion):
     """A user's own function of the statistics of a tensor, as a criterion."""
 
     uses_sigma = None
+    uses_gradient = True  # it may
 
     def __init__(self, function: Callable[[WeightStats], Tensor]) -> None:
         self.function = function

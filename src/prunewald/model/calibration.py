@@ -18,10 +18,11 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 
 from prunewald.model.modules import plain
 from prunewald.util.arguments import whole
@@ -32,6 +33,7 @@ EMPTY = "batches, a {}, gave no sample to count: give pairs of inputs and target
 IGNORED = -100  # the label that torch's and Hugging Face's losses leave out
 
 _ONE = "batches={}: that is one batch, and a pass over data reads several: give a list, [batch], or a DataLoader"
+_SAMPLES = "batches, a {}, is a data set, which gives samples: give DataLoader({}(...), batch_size=64)"
 _NO_TARGETS = (
     "a batch, {}, has no targets, and the loss needs them: give pairs (inputs, targets), or dicts with one of "
     "the keys {}"
@@ -51,16 +53,19 @@ class Batch:
 
     def call(self, model: nn.Module, *, labels: bool = True) -> Any:
         """What the model returns; `labels` of a dict are passed on where its forward takes them."""
-        kwargs = dict(self.kwargs)
-        if labels and self.key and self.key in _Taken.by(model):
-            kwargs[self.key] = self.targets
+        kwargs = self.keywords(model) if labels else self.kwargs
         try:
             return model(*self.args, **kwargs)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # Hugging Face's take any key, and miss the right one
             taken = _Taken.by(model)
             if taken.fits(self.args, kwargs):
                 raise  # it is about something inside the model
             raise TypeError(_UNTAKEN.format(taken.model, self.given, error, taken)) from error
+
+    def keywords(self, model: nn.Module) -> Mapping[str, Any]:
+        """What the model is called with by keyword, with labels where its forward takes them."""
+        passed = self.key and self.key in _Taken.by(model)
+        return {**self.kwargs, self.key: self.targets} if passed else self.kwargs
 
     @property
     def required(self) -> Any:
@@ -110,7 +115,9 @@ class Calibration:
             raise TypeError(_ONE.format(_described(data)))
         self.limit = None if limit is None else whole("limit", limit, 1)
         self._kind, self._progress = type(data).__name__, progress
-        once = iter(data) is data
+        if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+            raise TypeError(_SAMPLES.format(self._kind, self._kind))
+        once = isinstance(data, Iterator)  # to ask a shuffled DataLoader for one draws a random number
         self._source = list(islice(data, self.limit)) if once and passes != 1 else data
         self._taken, self._device = _Taken.by(model), device_of(model)
 
@@ -126,7 +133,11 @@ class Calibration:
                     yield batch
                 bar.update()
         if not found:
-            raise ValueError(EMPTY.format(self._kind))
+            self.nothing()
+
+    def nothing(self) -> NoReturn:
+        """The error of data in which there is no sample, or none that counts."""
+        raise ValueError(EMPTY.format(self._kind))
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -165,7 +176,6 @@ class _Taken:
         parameters = self._signature.parameters.values()
         ordered = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
         self._named = {p.name for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
-        self._any = any(p.kind is kinds.VAR_KEYWORD for p in parameters)
         several = any(p.kind is kinds.VAR_POSITIONAL for p in parameters)
         self.least = sum(p.default is kinds.empty for p in ordered)
         self.most = 1 << 30 if several else len(ordered)
@@ -179,7 +189,9 @@ class _Taken:
         return name in self._named
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call with these gets as far as into the model."""
+        """Whether these are what it names."""
+        if not kwargs.keys() <= self._named:
+            return False
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError:

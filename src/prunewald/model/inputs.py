@@ -1,6 +1,8 @@
 """The inputs of linear and convolutional layers: what each weight multiplies in a forward pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,6 +12,19 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from prunewald.util.tensors import accumulator
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # those whose inputs can be read
+
+
+_positions: ContextVar[Tensor | None] = ContextVar("positions", default=None)
+
+
+@contextmanager
+def only_positions(positions: Tensor | None) -> Iterator[None]:
+    """Inside a with block the inputs of linear layers count at these positions (B, T) of sequences alone."""
+    token = _positions.set(positions)
+    try:
+        yield
+    finally:
+        _positions.reset(token)
 
 
 def squares_met(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
@@ -80,6 +95,12 @@ def _squares(x: Tensor, dims: int) -> Tensor:
 
 def _linear_squares(x: Tensor) -> Tensor:
     """Σ x² of each feature, as one row."""
+    positions = _positions.get()
+    if positions is not None:
+        if x.shape[:-1] == positions.shape:
+            x = x[positions.to(x.device)]
+        elif x.shape[:-1] == (positions.numel(),):  # laid end to end
+            x = x[positions.to(x.device).flatten()]
     return _squares(x, 1).unsqueeze(0)
 
 

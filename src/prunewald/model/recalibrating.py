@@ -4,21 +4,24 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from prunewald.model.calibration import Calibration
 
 
 @torch.no_grad()
-def recalibrate(model: nn.Module, batches: Iterable[Any]) -> None:
+def recalibrate(model: nn.Module, batches: Iterable[Any], *, limit: int | None = None, progress: bool = False) -> None:
     """Measure the running statistics of every BatchNorm anew, as means over the batches; nothing else changes.
 
-    To be called after a pruning, with a few batches of training inputs (of a batch that is a tuple or list, its first
-    element): no labels, no gradients, no retraining. All other modules are in eval mode meanwhile, so that dropout is
-    off, and afterwards every module is in the mode it was in.
+    To be called after a pruning, with a few batches of training inputs, at most `limit` of them, in the form that a
+    training loop has them: no gradients, no retraining, and labels play no part. All other modules are in eval mode
+    meanwhile, so that dropout is off, and afterwards every module is in the mode it was in.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
     if not norms:
         raise ValueError("the model has no BatchNorm with running statistics: there is nothing to recalibrate")
+    data = Calibration(batches, model, passes=1, limit=limit, progress=progress)
     modes = {module: module.training for module in model.modules()}
     kept = [(norm.momentum, {name: buffer.clone() for name, buffer in norm.named_buffers()}) for norm in norms]
     done = False
@@ -27,12 +30,9 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> None:
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum, norm.training = None, True  # None: the mean over all batches
-        for batch in batches:
-            model(batch if isinstance(batch, Tensor) else batch[0])
-            done = True
-    except BaseException:
-        done = False
-        raise
+        for batch in data:
+            batch.call(model)
+        done = True
     finally:
         for module, mode in modes.items():
             module.training = mode
@@ -40,5 +40,3 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> None:
             norm.momentum = momentum
             for name, buffer in norm.named_buffers() if not done else ():
                 buffer.copy_(buffers[name])
-    if not done:
-        raise ValueError("there are no batches: give a few of the training inputs; the statistics are as they were")

@@ -1,45 +1,68 @@
 """One pass over data, for what a Pruner wants to know of them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from prunewald.model.calibration import Batch, counted_positions
+from prunewald.model.inputs import only_positions
 from prunewald.model.modules import evaluating
-from prunewald.uncertainty.batches import EMPTY, Batches
+from prunewald.uncertainty.batches import value_of
 from prunewald.uncertainty.derivatives import plain_autograd
-from prunewald.uncertainty.likelihood import Loss, as_function
+from prunewald.uncertainty.likelihood import Loss
+
+Take = Callable[[Mapping[str, Tensor]], None]  # is given the gradients of a batch, by parameter
+
+_NO_LOSS = (
+    "the loss of a batch, {}, is {}: give a loss that is a finite number, and leave out batches in which nothing counts"
+)
 
 
-def pass_gradients(model: nn.Module, params: Sequence[Tensor], batches: Batches, loss: Loss, limit: int | None) -> None:
-    """Compute the gradient of the loss of each batch, of so many at most, in eval mode: hooks on parameters hear it.
+def pass_gradients(
+    model: nn.Module, params: Mapping[str, Tensor], batches: Iterable[Batch], loss: Loss | None, take: Take
+) -> None:
+    """Compute the gradient of the loss of each batch in eval mode: hooks on parameters hear it, and `take` is given it.
 
-    Gradients that were kept, buffers, modes and torch's random numbers are as before.
+    Gradients that were kept, buffers, modes and torch's random numbers are as before. Without a loss it is the one that
+    the model computes itself.
     """
     if not params:
         raise ValueError(
             "no target requires gradients, so nothing reaches any: requires_grad_(True) on the layers to see"
         )
-    function, found, reached = as_function(loss), False, False
+    reached = False
     with torch.inference_mode(False), torch.enable_grad(), _untouched(model), plain_autograd():
-        for x, y in islice(_moved(batches, params[0].device), limit):
-            found = True
-            number = function(model(x), y).sum()
-            if number.requires_grad and number.isfinite():
+        for batch in batches:
+            with only_positions(counted_positions(batch)):
+                number = value_of(loss, model, batch)
+            if not isinstance(number, Tensor) or not bool(number.isfinite().all()):
+                raise ValueError(_NO_LOSS.format(batch.given, _shown(number)))
+            if number.requires_grad:
                 reached = True
-                torch.autograd.grad(number, params, allow_unused=True)
-    if not found:
-        raise ValueError(EMPTY.format(type(batches).__name__))
+                found = torch.autograd.grad(number.sum(), [*params.values()], allow_unused=True)
+                take({name: grad for name, grad in zip(params, found, strict=True) if grad is not None})
     if not reached:
-        raise ValueError("no batch gave a loss that is finite and has a gradient: give the loss of the model's outputs")
+        raise ValueError("no batch gave a loss that has a gradient: give the loss of the model's outputs")
 
 
-def _moved(batches: Iterable[Any], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    for x, y in batches:
-        yield x.to(device), y.to(device)
+def pass_inputs(model: nn.Module, batches: Iterable[Batch], take: Take) -> None:
+    """Give each batch to the model in eval mode, for hooks that read the inputs of layers; nothing else changes."""
+    with torch.no_grad(), _untouched(model):
+        for batch in batches:
+            with only_positions(counted_positions(batch)):
+                batch.call(model)
+            take({})
+
+
+def _shown(number: object) -> str:
+    """What came in the place of a loss."""
+    if not isinstance(number, Tensor):
+        return f"a {type(number).__name__}"
+    return (
+        f"{number.item():g}" if number.numel() == 1 else f"a tensor {tuple(number.shape)} with NaN or infinite entries"
+    )
 
 
 @contextmanager

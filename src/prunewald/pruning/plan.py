@@ -98,6 +98,17 @@ class Choices:
         return self.uncertainty.learns and (self.criterion is None or self.criterion.uses_sigma is not False)
 
     @property
+    def by_inputs(self) -> bool:
+        """Whether passes forward give all that is gathered from data: neither a sigma nor a gradient is wanted."""
+        statistic = self.watched[1]
+        return statistic is not None and statistic.by_inputs and not self.watches_reach
+
+    @property
+    def by_gradient(self) -> bool:
+        """Whether the criterion scores by one gradient."""
+        return self.criterion is not None and self.criterion.uses_gradient
+
+    @property
     def least(self) -> int:
         """The first step after which there can be a sigma, where one is needed."""
         if self.uncertainty is None or (self.criterion is not None and self.criterion.uses_sigma is False):
@@ -218,11 +229,13 @@ def resolve(
     params: Mapping[str, Tensor],
     optimizers: Sequence[Optimizer],
     seen: Mapping[str, int],
+    looked: int = 0,
 ) -> Plan:
     """The plan of one pruning, from what was chosen and what is asked for.
 
     A criterion and a sigma that nobody chose are found here. The report names both, and where neither was chosen a
-    note says how they were found. `seen` are the gradients that the Pruner averaged itself, by parameter.
+    note says how they were found. `seen` are the gradients that the Pruner averaged itself, by parameter, and `looked`
+    is of how many batches of data they are, where they are of no training.
     """
     request = request.checked(choices.pattern)
     tests = request.alpha is not None or request.fdr is not None
@@ -230,7 +243,7 @@ def resolve(
     seen = {name: steps for name, steps in seen.items() if steps >= _ENOUGH and params[name].requires_grad}
     lacking = {name: param for name, param in params.items() if name not in seen}
     source = sigma_source(choices, seen)
-    criterion, notes = (_WALD, []) if tests else _criterion(choices, request, params, lacking, stepping)
+    criterion, notes = (_WALD, []) if tests else _criterion(choices, request, params, lacking, stepping, looked)
     scope, said = _scope(choices, request, slices)
     notes += said
     if stepping and (idle := [name for name, p in params.items() if p.requires_grad and name not in stepping]):
@@ -258,6 +271,7 @@ def _criterion(
     params: Mapping[str, Tensor],
     lacking: Mapping[str, Tensor],
     stepping: Mapping[str, Optimizer],
+    looked: int,
 ) -> tuple[Criterion, list[str]]:
     """How weights are scored, and what to say where nobody chose that, nor a sigma."""
     if request.quality is not None:
@@ -267,8 +281,13 @@ def _criterion(
     if choices.uncertainty is not None:
         return _TAU, []
     if missing := why_no_mean_square(lacking, stepping):
+        if 0 < looked < _ENOUGH:
+            missing = f"only {looked} batches were observed, and {_ENOUGH} gradients make a mean square"
         return _MAGNITUDE, [f"criterion: magnitude, since {missing} ({_remedy(params, stepping)})"]
-    kept = "the optimizer keeps" if len(lacking) == len(params) else "the Pruner averaged itself, every tenth step"
+    if len(lacking) == len(params):
+        kept = "the optimizer keeps"
+    else:
+        kept = "the Pruner averaged itself, " + ("of data" if looked else "every tenth step")
     return _TAU, [f"by default: tau with lambda* 1, sigma from the second moment that {kept}"]
 
 
@@ -324,12 +343,13 @@ def _remedy(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -
         )
     if optimizers:
         return (
-            "a Pruner averages its own over 100 steps from attaching, or from the last pruning, on; so do "
-            "uncertainty=SecondMoment() or PseudoBootstrap(), given before training"
+            "pruner.observe(batches, loss) averages one of data; a Pruner averages its own over 100 steps from "
+            "attaching, or from the last pruning, on; so do uncertainty=SecondMoment() or PseudoBootstrap(), given "
+            "before training"
         )
     return (
-        "data give sigma: prune(..., uncertainty=pw.uncertainty.FisherDiagonal().estimate(model, batches, loss)); so "
-        "does an epoch of training after pruner = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap())"
+        f"data give sigma: pruner.observe(batches, loss) before prune(), with {_ENOUGH} batches or more; so does an "
+        "epoch of training after pruner = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap())"
     )
 
 

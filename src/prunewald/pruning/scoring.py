@@ -102,7 +102,7 @@ class PlannedScores(Scores):
     def _stats(self, part: Slice) -> WeightStats:
         """What is known of one slice."""
         whole = self._weights[part.param]
-        value, grad = whole.param.detach(), whole.param.grad
+        value, grad = whole.param.detach(), self._reading.gradients.get(part.param, whole.param.grad)
         if whole.average is not None:
             value = whole.average.to(value.device)
         if self.layers and whole.scale is None and self._plan.uncertainty is not None:

@@ -1,9 +1,10 @@
 """What is gathered from step to step: the estimator's state, and that of the statistic a criterion asked for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -11,13 +12,21 @@ from torch.optim import Optimizer
 from prunewald.core.base import Estimate, Online, Running, State, Statistic
 from prunewald.core.weights import NotYet, Weight
 from prunewald.model.optimizers import stepped_by
+from prunewald.pruning.observing import Take
 from prunewald.pruning.reaching import Reach
 from prunewald.pruning.resuming import check_states, packed, unpacked
+from prunewald.util.tensors import accumulator, dense
 from prunewald.util.text import some
 from prunewald.util.trees import copied
 
+_R = TypeVar("_R", bound=Running)
 _SHOWN = 3  # so many names are said
 _UNKNOWN = "which weights are dead is not known ({}): pruner.observe(batches, loss) tells"
+_LOOKED = {
+    "sigma": "sigma is from the gradients of {:,} batches of data, by pruner.observe()",
+    "statistic": "what the criterion goes by was gathered from {:,} batches of data, by pruner.observe()",
+    "gradient": "the criterion goes by the mean gradient of {:,} batches of data, by pruner.observe()",
+}
 
 
 class Watcher:
@@ -68,11 +77,61 @@ class Watcher:
     def restart(self) -> None:
         """Forget all that was gathered, as after a pruning: it was of a model with other weights."""
         online, statistic, at = self._online, self._statistic, range(len(self._owners))
+        self.looked: dict[str, int] = {}  # of how many batches that were only looked at something is
+        self._gradients: dict[str, Tensor] = {}  # their mean gradient, by parameter
+        self._stepped = False  # since then
         self._states: list[State] = [] if online is None else [online.init(self._own(i)) for i in at]
         self._statistics: list[State] = [] if statistic is None else [statistic.init(self._own(i)) for i in at]
 
+    @contextmanager
+    def observing(self, gradients: bool) -> Iterator[Take]:
+        """Inside a with block, what is gathered is of data that are only looked at; on an error all is as it was.
+
+        What it yields is given the gradients of each batch, or none of a forward pass. The statistic is of these data
+        from then on, and sigma where the training has told of fewer gradients; with `gradients` their mean is kept.
+        """
+        online, statistic, at = _looking(self._online), _looking(self._statistic), range(len(self._owners))
+        before = self._states, self._statistics
+        fresh = [] if online is None else [online.init(self._own(i)) for i in at]
+        self._statistics = before[1] if statistic is None else [statistic.init(self._own(i)) for i in at]
+        sums: dict[str, Tensor] = {}
+        told, batches = {"sigma": False, "statistic": False}, 0
+
+        def take(found: Mapping[str, Tensor]) -> None:
+            nonlocal batches
+            batches += 1
+            for i, owner in enumerate(self._owners):
+                own, grads = self._own(i), {name: dense(found[name]) for name in owner if name in found}
+                stepping = self._optimizers[i] if self._optimizers else None
+                if online is not None:
+                    told["sigma"] |= online.look_(fresh[i], own, grads, stepping)
+                if statistic is not None:
+                    told["statistic"] |= statistic.look_(self._statistics[i], own, grads, stepping)
+                for name, grad in grads.items() if gradients else ():
+                    sums[name] = sums[name].add_(grad) if name in sums else grad.to(accumulator(grad), copy=True)
+
+        try:
+            yield take
+        except BaseException:
+            self._states, self._statistics = before
+            raise
+        if not told["statistic"]:
+            self._statistics = before[1]
+        elif statistic is not None:
+            for state in self._statistics:
+                statistic.looked_(state)
+        if online is not None and told["sigma"]:
+            told["sigma"] = _most(online, fresh) > _most(online, before[0])
+            self._states = fresh if told["sigma"] else before[0]
+        self.looked = {what: batches for what, heard in told.items() if heard}
+        self._gradients, self._stepped = {name: total.div_(batches) for name, total in sums.items()}, False
+        self.looked |= {"gradient": batches} if sums else {}
+
     def update_(self, at: int, optimizer: Optimizer | None) -> None:
         """Take in a step of one optimizer."""
+        self._gradients = {}  # it was that of other weights
+        self.looked.pop("gradient", None)
+        self._stepped = True
         if self._online is not None:
             self._online.update_(self._states[at], self._own(at), optimizer)
         if self._statistic is not None:
@@ -85,11 +144,12 @@ class Watcher:
         """
         self.optimizers = stepped_by(self._params, self._optimizers)
         statistics = {} if self._statistic is None else self._values(self._statistic)
+        given = partial(Reading, statistics=statistics, gradients=self._gradients, looked=self._said_looked(online))
         if online is None:
-            return Reading(None, {}, {}, statistics)
+            return given(None, {}, {})
         if not online.learns:
             online.check({}, self._params)
-            return Reading(online, {name: {} for name in self._params}, {}, statistics)
+            return given(online, {name: {} for name in self._params}, {})
         watched = online is self._online
         for name, param in self._params.items():
             if not param.requires_grad:
@@ -110,7 +170,17 @@ class Watcher:
                 online.check(state, self._params)
             except ValueError as error:
                 raise NotYet(*error.args) from None
-        return Reading(online, states, self.optimizers, statistics, reach)
+        return given(online, states, self.optimizers, reach=reach)
+
+    def _said_looked(self, online: Online | None) -> list[str]:
+        """Notes on what is of data that were only looked at."""
+        closed = self._statistic is not None and self._statistic.by_inputs  # steps after it add nothing
+        since = {"sigma": self._stepped, "statistic": self._stepped and not closed}
+        return [
+            _LOOKED[what].format(count) + (", and from the steps since" if since.get(what) else "")
+            for what, count in self.looked.items()
+            if what != "sigma" or (online is not None and online is self._online)
+        ]
 
     def _values(self, statistic: Statistic) -> dict[str, Tensor]:
         """What the criterion's statistic has gathered, by parameter."""
@@ -184,6 +254,8 @@ class Reading:
     statistics: Mapping[str, Tensor]  # by parameter
     reach: Reach | None = None  # where gradients of the data arrived; None: the sigmas are given, and are all there is
     unknown: dict[str, str] = field(default_factory=dict)  # why dead weights are not known, by parameter that was read
+    gradients: Mapping[str, Tensor] = field(default_factory=dict)  # mean ones of data that were looked at, by parameter
+    looked: Sequence[str] = ()  # notes on what is of such data
 
     def sigma(self, weight: Weight) -> Estimate:
         """What the estimator tells of a parameter."""
@@ -210,14 +282,14 @@ class Reading:
         return self.reach is not None and self.reach.idle(weight.name)
 
     def notes(self) -> list[str]:
-        """That dead weights are not known, and why, where a report has to say so."""
+        """What is of data that were looked at; and that dead weights are not known, and why, where that is so."""
         found: dict[str, list[str]] = {}
         for name, why in self.unknown.items():
             found.setdefault(why, []).append(name)
         every = [
             why if len(names) == len(self.states) else f"{some(names, _SHOWN)}: {why}" for why, names in found.items()
         ]
-        return [_UNKNOWN.format("; ".join(every))] if every else []
+        return [*self.looked, *([_UNKNOWN.format("; ".join(every))] if every else [])]
 
     def degrees(self) -> float | None:
         """The degrees of freedom of the estimator's z, the fewest of several optimizers; None where it is normal."""
@@ -234,6 +306,16 @@ class Reading:
     def _distinct(self) -> list[State]:
         """The states, each once: all parameters of one optimizer share the same."""
         return list({id(state): state for state in self.states.values()}.values())
+
+
+def _looking(running: _R | None) -> _R | None:
+    """What can take in data that are only looked at; None for what learns from steps alone."""
+    return None if running is None or type(running).look_ is Running.look_ else running
+
+
+def _most(online: Online, states: Sequence[State]) -> int:
+    """Of how many gradients an estimator has an average of its own."""
+    return max((count for state in states for count in online.seen(state).values()), default=0)
 
 
 def _untrained(name: str, why: str) -> str:

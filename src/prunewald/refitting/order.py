@@ -29,7 +29,12 @@ def key_of(event: Event) -> Hashable:
     """What is one layer for the order: a unit, a BatchNorm by its name, or all experts of one kind."""
     if isinstance(event, Normalised):
         return event.name
-    return ("experts", re.sub(r"\.\d+\.", ".*.", event.unit.span.param)) if routed(event.unit) else event.unit
+    return pattern_of(event.unit.span.param) if routed(event.unit) else event.unit
+
+
+def pattern_of(name: str) -> Hashable:
+    """All experts of one kind, by the name of one of them."""
+    return "experts", re.sub(r"(experts?)\.\d+\.", r"\1.*.", name)
 
 
 def shown(key: Hashable) -> str:

@@ -4,10 +4,11 @@ Hooks on modules would not do: attention never calls its output projection, expe
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,7 @@ class Normalised:
 
 
 Event = Product | Normalised
+Events: TypeAlias = Sequence[Event]
 
 
 class Seeing(TorchFunctionMode):
@@ -103,8 +105,9 @@ class Seeing(TorchFunctionMode):
         if self._used is not None and isinstance(out[0] if isinstance(out, tuple) and out else out, Tensor):
             self._note(func, args, kwargs)
         look = _LOOKS.get(func)
-        event = look(self, out, *args, **kwargs) if look else None
-        if event is not None:
+        if look is None and isinstance(func, torch._ops.OpOverloadPacket):
+            look = _MADE.get(str(func))
+        for event in look(self, out, *args, **kwargs) if look else ():
             self._tell(event)
         return out
 
@@ -118,49 +121,71 @@ class Seeing(TorchFunctionMode):
 
     # ---- the products there are ----------------------------------------------------------------------------------
 
-    def linear(self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Event | None:
+    def linear(self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Events:
         """X @ weight.T + bias."""
         found = self._places.turned(weight) if weight.dim() == 2 else None
         if found is None:
-            return None
+            return ()
         span, turned = found
         held = None if bias is None else self._places.find(bias)
         shift = bias if held is None else None
-        return Product(Unit(span, Layout(transposed=turned), bias=held), input, out, shift=shift)
+        return (Product(Unit(span, Layout(transposed=turned), bias=held), input, out, shift=shift),)
 
     def addmm(
         self, out: Tensor, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1, **_: Any
-    ) -> Event | None:
+    ) -> Events:
         """Input + mat1 @ mat2."""
-        return self.linear(out, mat1, mat2.t(), input) if beta == alpha == 1 else None
+        return self.linear(out, mat1, mat2.t(), input) if beta == alpha == 1 else ()
 
-    def matmul(self, out: Tensor, input: Tensor, other: Tensor, **_: Any) -> Event | None:
-        """Input @ other."""
-        return self.linear(out, input, other.t()) if isinstance(other, Tensor) and other.dim() == 2 else None
+    def matmul(self, out: Tensor, input: Tensor, other: Tensor, **_: Any) -> Events:
+        """Input @ other, also with a stack of matrices that each meet inputs of their own."""
+        if not isinstance(other, Tensor) or other.dim() != input.dim() == 3:
+            return self.linear(out, input, other.t()) if isinstance(other, Tensor) and other.dim() == 2 else ()
+        return self._stacked(other, [(input[at], out[at]) for at in range(len(other))])
+
+    def grouped(self, out: Tensor, input: Tensor, weight: Tensor, offs: Tensor | None = None, **_: Any) -> Events:
+        """Rows of the input in a row of groups, each @ a matrix of a stack; `offs` are where the groups end."""
+        if offs is None or input.dim() != 2 or weight.dim() != 3:
+            return ()
+        ends = offs.tolist()
+        return self._stacked(weight, [(input[a:b], out[a:b]) for a, b in pairwise([0, *ends])])
+
+    def _stacked(self, weight: Tensor, calls: Sequence[tuple[Tensor, Tensor]]) -> Events:
+        found = self._places.turned(weight.mT)
+        if found is None or found[0].stop is not None:
+            return ()
+        units = (
+            Unit(replace(found[0], start=at, stop=at + 1, single=True), Layout(transposed=found[1]))
+            for at in range(len(calls))
+        )
+        return [Product(unit, x, out) for unit, (x, out) in zip(units, calls, strict=True) if x.numel()]
 
     def convolution(
         self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, *_: Any, **__: Any
-    ) -> Event | None:
+    ) -> Events:
         """A convolution of any kind, of which the module knows the rest."""
         span = self._places.find(weight)
         if span is None or span.param not in self._convolutions or span.stop is not None:
-            return None
+            return ()
         module = self._convolutions[span.param]
         turned = Layout(transposed=True, groups=module.groups) if isinstance(module, _ConvTransposeNd) else Layout()
         held = None if bias is None else self._places.find(bias)
-        return Product(Unit(span, turned, module.groups, held), input, out, module, bias if held is None else None)
+        shift = bias if held is None else None
+        return (Product(Unit(span, turned, module.groups, held), input, out, module, shift),)
 
-    def batch_norm(self, out: Tensor, input: Tensor, running_mean: Tensor | None, *_: Any, **__: Any) -> Event | None:
+    def batch_norm(self, out: Tensor, input: Tensor, running_mean: Tensor | None, *_: Any, **__: Any) -> Events:
         """A BatchNorm that has running statistics."""
         span = None if running_mean is None else self._norms.find(running_mean)
-        return None if span is None else Normalised(span.param.rpartition(".")[0], input, out)
+        return () if span is None else (Normalised(span.param.rpartition(".")[0], input, out),)
 
 
-_LOOKS: dict[Any, Callable[..., Event | None]] = {
+_LOOKS: dict[Any, Callable[..., Events]] = {
     F.linear: Seeing.linear,
     torch.addmm: Seeing.addmm,
     torch.matmul: Seeing.matmul,
     torch.mm: Seeing.matmul,
+    torch.bmm: Seeing.matmul,
+    Tensor.bmm: Seeing.matmul,
     Tensor.matmul: Seeing.matmul,
     Tensor.mm: Seeing.matmul,
     Tensor.__matmul__: Seeing.matmul,
@@ -168,6 +193,9 @@ _LOOKS: dict[Any, Callable[..., Event | None]] = {
     **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), Seeing.convolution),
     **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), Seeing.convolution),
 }
+if "_grouped_mm" in vars(torch):  # from torch 2.8 on
+    _LOOKS[torch._grouped_mm] = Seeing.grouped
+_MADE = {"transformers.grouped_mm_fallback": Seeing.grouped}  # operators that others register, by name
 # torch's own attention asks first whether anything wants to see it as a whole: this one does not ask, so that what it
 # calls can be seen.
 _attention = FunctionType(

@@ -51,12 +51,18 @@ class Sums:
             self.cross = cross if self.cross is None else self.cross.add_(cross)
             self.outputs = outputs if self.outputs is None else self.outputs.add_(outputs)
 
-    def reduced(self) -> None:
-        """Add up over the processes that train together."""
+    def reduced(self, weight: Tensor, *, aimed: bool) -> None:
+        """Add up over the processes that train together; this one may have seen nothing of it.
+
+        `weight` has the shape of the layer's, (groups, rows, d + 1); `aimed` says whether there were targets.
+        """
+        groups, rows, width = weight.shape
+        shapes = {"inputs": (groups, width, width), "cross": (groups, rows, width), "outputs": (groups, rows)}
+        for name, shape in shapes.items() if aimed else [("inputs", shapes["inputs"])]:
+            mine = vars(self)[name]
+            zeros = torch.zeros(shape, dtype=torch.float64, device=weight.device) if mine is None else mine
+            vars(self)[name] = summed(zeros)
         assert self.inputs is not None
-        self.inputs = summed(self.inputs)
-        self.cross = None if self.cross is None else summed(self.cross)
-        self.outputs = None if self.outputs is None else summed(self.outputs)
         self.count = round(float(self.inputs[0, -1, -1]))
 
     @property

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from prunewald.distributed import listed
 from prunewald.pruning.refitted import LayerRefit
 from prunewald.refitting.examples import Given
 from prunewald.refitting.fitting import Matrix, fit
 from prunewald.refitting.gathering import Gathering
 from prunewald.refitting.kept import Kept
 from prunewald.refitting.norms import Moments, measured
-from prunewald.refitting.order import Step, Trace
+from prunewald.refitting.order import Step, Trace, pattern_of
 from prunewald.refitting.passes import Passes
 from prunewald.refitting.sums import Sums
 from prunewald.refitting.units import Span, Unit
@@ -23,7 +24,7 @@ _NAN = (
     "{}: NaN or infinite values come into it, or out of the dense one: look at the data, and at both models in eval "
     "mode; the model is as it was"
 )
-_RARE = "no example, or hardly one, came by it: left as it was"
+RARE = "no example, or hardly one, came by it: left as it was"
 
 
 @dataclass(frozen=True)
@@ -54,21 +55,21 @@ class Walk:
         gathering.over(examples)
         if isinstance(step.keys[0], str):
             return [self._normalise(step.keys[0], *gathering.moments)]
-        return [self._refit(unit, *sums) for unit, sums in gathering.units.items()]
+        units = listed(list(gathering.units))
+        rows = [self._refit(unit, *gathering.units.get(unit, (Sums(), Sums())), aim=step.routed) for unit in units]
+        return rows + (self._unmet(step, units) if step.routed else [])
 
-    def _refit(self, unit: Unit, fitted: Sums, held: Sums) -> LayerRefit:
-        """Refit one weight, and write it to the model."""
-        if fitted.inputs is None or held.inputs is None:
-            return LayerRefit(unit.name, fitted.count, (), None, None, _RARE)
-        if fitted.cross is None:
-            weight = self._dense(unit)
-            fitted.aim(weight)
-            held.aim(weight)
+    def _refit(self, unit: Unit, fitted: Sums, held: Sums, *, aim: bool) -> LayerRefit:
+        """Refit one weight, and write it to the model; its targets were gathered, or else its dense weights give them."""
+        matrix, dense = self._matrix(unit), self._dense(unit)
         for sums in (fitted, held):
-            sums.reduced()
+            sums.reduced(dense, aimed=not aim)
+            if aim:
+                sums.aim(dense)
             if not sums.finite:
                 raise ValueError(_NAN.format(repr(unit.name)))
-        matrix = self._matrix(unit)
+        if not (fitted.count and held.count):
+            return LayerRefit(unit.name, fitted.count, (), None, None, RARE)
         most = int(matrix.mask.sum(1).max()) if matrix.mask.numel() else 0
         if fitted.count < most:
             self.short.append(unit.name)
@@ -77,6 +78,15 @@ class Walk:
             return LayerRefit(unit.name, fitted.count, (), found.before, found.before, UNCHANGED)
         self._write(unit, matrix, found.weight)
         return LayerRefit(unit.name, fitted.count, found.ridges, found.before, found.after)
+
+    def _unmet(self, step: Step, units: Iterable[Unit]) -> list[LayerRefit]:
+        """The experts of a step that no example came by."""
+        met = {unit.span.name for unit in units}
+        named = [name for name in self._setting.masks if pattern_of(name) == step.keys[0]]
+        stacks = {name: len(self._params[name]) for name in named if self._params[name].dim() == 3}
+        spans = [Span(name) for name in named if name not in stacks]
+        spans += [Span(name, at, at + 1, single=True) for name, count in stacks.items() for at in range(count)]
+        return [LayerRefit(span.name, 0, (), None, None, RARE) for span in spans if span.name not in met]
 
     def _matrix(self, unit: Unit) -> Matrix:
         weight = unit.matrix(self._params[unit.span.param].detach())

@@ -126,11 +126,21 @@ class InverseFisher(_Inverting):
     weight / SE is t-distributed with `.degrees` = n - p / outputs degrees of freedom.
     """
 
-    def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
+    def estimate(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        loss: Loss | None = None,
+        *,
+        masks: Masks | None = None,
+        limit: int | None = None,
+        progress: bool = False,
+    ) -> Sigmas:
         """Standard errors by parameter name."""
 
         with evaluating(model):
-            problem, dispersion = pose(model, batches, loss, masks, double=True).balanced()
+            posed = pose(model, batches, loss, masks, double=True, limit=limit, progress=progress)
+            problem, dispersion = posed.balanced()
 
             def variance(block: BlockMatrices) -> Tensor:
                 return dispersion * block.spectrum.inverted(self.inverse, self.damping).diagonal() / block.samples
@@ -151,7 +161,16 @@ class Sandwich(_Inverting):
     Ko et al. (2019), eq. 3; the fields are those of `InverseFisher`.
     """
 
-    def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
+    def estimate(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        loss: Loss | None = None,
+        *,
+        masks: Masks | None = None,
+        limit: int | None = None,
+        progress: bool = False,
+    ) -> Sigmas:
         """Standard errors by parameter name."""
 
         def variance(block: BlockMatrices) -> Tensor:
@@ -160,7 +179,8 @@ class Sandwich(_Inverting):
             return scores.square().sum(0) / block.samples
 
         with evaluating(model):
-            return self._marked(solve(pose(model, batches, loss, masks, double=True), self.observed, variance))
+            problem = pose(model, batches, loss, masks, double=True, limit=limit, progress=progress)
+            return self._marked(solve(problem, self.observed, variance))
 
 
 @uncertainty("sgd-asymptotic")
@@ -177,11 +197,20 @@ class SGDAsymptotic(Offline):
     batch_size: int = 1
     observed: bool = False
 
-    def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
+    def estimate(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        loss: Loss | None = None,
+        *,
+        masks: Masks | None = None,
+        limit: int | None = None,
+        progress: bool = False,
+    ) -> Sigmas:
         """Standard deviations by parameter name."""
 
         with evaluating(model):
-            problem = pose(model, batches, loss, masks, double=True)
+            problem = pose(model, batches, loss, masks, double=True, limit=limit, progress=progress)
             sigmas = solve(problem, self.observed, partial(self._variance, problem))
         steps = self.steps or problem.count / self.batch_size
         sigmas.degrees = None  # an iterate is normal, whatever its residuals are

@@ -1,6 +1,7 @@
 """The real bootstrap: train on resampled data sets, and see how far each weight varies."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.core.base import Offline
+from prunewald.model.calibration import Calibration
 from prunewald.model.masking import Masks
 from prunewald.uncertainty.batches import Batches
 from prunewald.util.arguments import one_of, whole
@@ -38,10 +40,12 @@ class Bootstrap(Offline):
         self,
         model: nn.Module,
         batches: Batches,
-        loss: Any,
+        loss: Any = None,
         *,
         epochs: int = 10,
         masks: Masks | None = None,
+        limit: int | None = None,
+        progress: bool | Callable[[int], object] = True,
         **training: Any,
     ) -> dict[str, Tensor]:
         """Sigma by the name of each trained parameter; `epochs` and `training` (optimizer, ...) go to `train_many`.
@@ -50,7 +54,9 @@ class Bootstrap(Offline):
         """
         from prunewald.ensemble import train_many  # not before it is used: `import prunewald` stays light
 
-        x, y = (torch.cat(column) for column in zip(*batches, strict=True))
+        if loss is None:
+            raise ValueError("loss=None: the bootstrap trains models of its own, so give the loss to train with")
+        x, y = _together(batches, model, limit)
         warm = self.start == "warm"
         start: Any = dict(model.state_dict()) if warm else self.start
         result = train_many(
@@ -63,9 +69,25 @@ class Bootstrap(Offline):
             resample="bootstrap",
             start=start,
             masks=masks,
+            progress=progress,
             **training,
         )
         trained = [name for name, param in model.named_parameters() if param.requires_grad]
         sigma = {name: result.params[name].std(0) for name in trained}
         pruned = {name: ~mask.to(sigma[name].device) for name, mask in (masks or {}).items() if name in sigma}
         return sigma | {name: sigma[name].masked_fill(gone, torch.inf) for name, gone in pruned.items()}
+
+
+def _together(batches: Batches, model: nn.Module, limit: int | None) -> tuple[Tensor, Tensor]:
+    """All inputs and all targets, which the replicas draw their samples from."""
+    pairs = []
+    for batch in Calibration(batches, model, passes=1, limit=limit):
+        inputs = [*batch.args, *batch.kwargs.values()]
+        if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or not isinstance(batch.required, Tensor):
+            raise ValueError(
+                f"a batch, {batch.given}: the bootstrap trains many models on pairs of one tensor of inputs and one of "
+                "targets; give such pairs, or use FisherDiagonal()"
+            )
+        pairs.append((inputs[0], batch.required))
+    x, y = (torch.cat(column) for column in zip(*pairs, strict=True))
+    return x, y

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.model.masking import Masks, living
-from prunewald.uncertainty.batches import Batches, Samples
+from prunewald.uncertainty.batches import Batches, Inputs, Samples
 from prunewald.uncertainty.derivatives import Derivatives
 from prunewald.uncertainty.information import Root
 from prunewald.uncertainty.likelihood import (
@@ -21,23 +21,28 @@ from prunewald.uncertainty.likelihood import (
 )
 
 _ROWS = 1024  # outputs of samples differentiated at a time
+_CHUNK = 64  # samples differentiated at a time,
+_MOST = 1 << 26  # but no more than this many derivatives
 
 
 def pose(
     model: nn.Module,
     batches: Batches,
-    loss: Loss,
+    loss: Loss | None,
     masks: Masks | None,
     *,
     passes: int | None = None,
     double: bool = False,
+    limit: int | None = None,
+    progress: bool = False,
 ) -> "Problem":
     """The problem of a model: its free parameters, and the samples that its loss counts.
 
     `passes` is how often the data will be gone through; None: several times. With `double` a copy of the model computes
-    in double precision, where it can.
+    in double precision, where it can. Without a loss it is the model's own.
     """
-    kind = likelihood(loss)
+    if loss is not None:
+        likelihood(loss)
     alive = {n: a for n, a in living(model, masks).items() if model.get_parameter(n).requires_grad}
     if not alive:
         raise ValueError(
@@ -45,8 +50,10 @@ def pose(
         )
     if not any(bool(a.any()) for a in alive.values()):
         raise ValueError(f"masks leaves nothing of {', '.join(alive)} alive: a weight is alive where its mask is True")
-    samples, derivatives = Samples(batches, loss, passes=passes), Derivatives(model, double)
-    return Problem(model, samples, kind, alive, torch.ones((), device="cpu"), derivatives)
+    samples = Samples(batches, model, loss, passes=passes, limit=limit, progress=progress)
+    chunk = max(1, min(_CHUNK, _MOST // sum(map(Tensor.numel, alive.values()))))
+    derivatives = Derivatives(model, double)
+    return Problem(model, samples, samples.kind, alive, torch.ones((), device="cpu"), derivatives, chunk)
 
 
 class Means(NamedTuple):
@@ -68,7 +75,7 @@ class Problem:
     alive: Mapping[str, Tensor]  # by name of the parameters that take gradients, True where a weight is free
     precision: Tensor  # of each squared output, relative to the others
     derivatives: Derivatives
-    chunk: int = 64  # samples differentiated at a time
+    chunk: int = _CHUNK  # samples differentiated at a time
     columns: int = 256  # of a Hessian at a time: each holds the derivatives of all that the model computes
 
     @property
@@ -85,7 +92,7 @@ class Problem:
     def outputs(self) -> int:
         """How many numbers the model gives for a sample."""
         with torch.no_grad():
-            return int(self.derivatives.output(self.derivatives.fitted(self.batches.first)).numel())
+            return self.derivatives.output(self.derivatives.fitted(self.batches.first)).numel()
 
     @property
     def gain(self) -> float:
@@ -111,7 +118,7 @@ class Problem:
         """
         return max(torch.finfo(p.dtype).eps for p in self.model.parameters() if p.is_floating_point())
 
-    def samples(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def samples(self) -> Iterator[tuple[Inputs, Tensor]]:
         """The data from their beginning, in pieces of at most `chunk` samples."""
         for x, y in self.batches:
             yield from zip(self.derivatives.fitted(x).split(self.chunk), y.split(self.chunk), strict=True)
@@ -135,12 +142,12 @@ class Problem:
         n = self.count
         return Means(root.value() / n**0.5, None if bend is None else bend / n, scores.value() / n**0.5, score / n)
 
-    def gradients(self, names: Sequence[str], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def gradients(self, names: Sequence[str], x: Inputs, y: Tensor) -> dict[str, Tensor]:
         """The gradient of each sample's negative log-likelihood, by parameter."""
         found = self.derivatives.jacobian(self._loss, names, x, y)
         return {name: value[:, 0] for name, value in found.items()}
 
-    def factors(self, names: Sequence[str], x: Tensor, y: Tensor, most: int = _ROWS) -> Iterator[dict[str, Tensor]]:
+    def factors(self, names: Sequence[str], x: Inputs, y: Tensor, most: int = _ROWS) -> Iterator[dict[str, Tensor]]:
         """By parameter, rows for each sample whose outer products add up to its expected Fisher information.
 
         Those of a softmax are the gradients at each label, times the root of the probability that the model gives it.
@@ -176,7 +183,8 @@ class Problem:
 
     def _loss(self, output: Tensor, target: Tensor) -> Tensor:
         """The negative log-likelihood of one sample, as a vector of one number, in double precision."""
-        return negative_log_likelihood(self.kind, output.double(), target, self.precision).reshape(1)
+        last = self.batches.classes_last
+        return negative_log_likelihood(self.kind, output.double(), target, self.precision, last=last).reshape(1)
 
     def _residual(self, output: Tensor, target: Tensor) -> Tensor:
         """The outputs, each times the gradient of the loss by it, taken as a constant."""

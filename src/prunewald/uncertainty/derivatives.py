@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, jvp, vmap
 from torch.nn import functional as F
 
+from prunewald.model.returned import outputs
+from prunewald.uncertainty.batches import Inputs
+
 Head: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # numbers of one sample, from its output and its target
 
 _NO_RULE = "There is a performance drop because we have not yet implemented the batching rule"
@@ -30,18 +33,17 @@ class Derivatives:
         self._singly = False  # whether torch.func was found not to be able
         self._columns_singly = False  # the same of second derivatives
 
-    def fitted(self, x: Tensor) -> Tensor:
+    def fitted(self, x: Inputs) -> Inputs:
         """Inputs as the model takes them: in double, where a copy of it computes in double."""
         if self._double:
-            self._model, self._double = _in_double(self._model, x[:1]), False
-        return x if self._model is self._given else _wider(x)
+            self._model, self._double = _in_double(self._model, x.split(1)[0]), False
+        return x if self._model is self._given else x.changed(_wider)
 
-    def output(self, x: Tensor) -> Tensor:
+    def output(self, x: Inputs) -> Tensor:
         """What the model gives for fitted inputs."""
-        found: Tensor = self._model(x)
-        return found
+        return x.given_to(self._model)
 
-    def jacobian(self, head: Head, names: Sequence[str], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def jacobian(self, head: Head, names: Sequence[str], x: Inputs, y: Tensor) -> dict[str, Tensor]:
         """The derivatives of each number of each sample, by parameter: (samples, numbers, *shape)."""
         if not self._singly:
             try:
@@ -53,7 +55,7 @@ class Derivatives:
         rows = [self._one(head, names, *pair) for pair in zip(x.split(1), y.split(1), strict=True)]
         return {name: torch.stack([row[name] for row in rows]) for name in names}
 
-    def hessian(self, head: Head, names: Sequence[str], at: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def hessian(self, head: Head, names: Sequence[str], at: Tensor, x: Inputs, y: Tensor) -> Tensor:
         """Rows `at` of the second derivatives of the head's sum over samples, parameters laid end to end."""
         if not self._columns_singly:
             try:
@@ -74,22 +76,22 @@ class Derivatives:
 
     # ---- many samples at once ----
 
-    def _together(self, head: Head, names: Sequence[str], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        def one(params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return head(self._output(params, x), y)
+    def _together(self, head: Head, names: Sequence[str], x: Inputs, y: Tensor) -> dict[str, Tensor]:
+        def one(params: Mapping[str, Tensor], row: list[Tensor], y: Tensor) -> Tensor:
+            return head(self._output(params, x, row), y)
 
         params = {name: self._model.get_parameter(name).detach() for name in names}
-        found: dict[str, Tensor] = vmap(jacrev(one), in_dims=(None, 0, 0))(params, x, y)
+        found: dict[str, Tensor] = vmap(jacrev(one), in_dims=(None, 0, 0))(params, x.rows, y)
         return found
 
-    def _columns(self, head: Head, names: Sequence[str], at: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _columns(self, head: Head, names: Sequence[str], at: Tensor, x: Inputs, y: Tensor) -> Tensor:
         params = [self._model.get_parameter(name).detach() for name in names]
         sizes, point = [p.numel() for p in params], torch.cat([p.reshape(-1) for p in params])
 
         def total(vector: Tensor) -> Tensor:
             parts = zip(names, vector.split(sizes), params, strict=True)
             given = {name: part.view(param.shape) for name, part, param in parts}
-            return vmap(lambda a, b: head(self._output(given, a), b))(x, y).sum()
+            return vmap(lambda row, b: head(self._output(given, x, row), b))(x.rows, y).sum()
 
         def column(direction: Tensor) -> Tensor:
             derivative: Tensor = jvp(grad(total), (point,), (direction,))[1]
@@ -98,26 +100,26 @@ class Derivatives:
         found: Tensor = vmap(column)(F.one_hot(at, len(point)).to(point))
         return found
 
-    def _output(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """What the model gives for one sample, with some parameters given."""
+    def _output(self, params: Mapping[str, Tensor], x: Inputs, row: list[Tensor]) -> Tensor:
+        """What the model gives for one sample, by its row of each tensor, with some parameters given."""
         fixed = {n: p.detach() for n, p in self._model.named_parameters() if p.requires_grad}
-        output: Tensor = functional_call(self._model, {**fixed, **params}, (x[None],))
-        return output[0]
+        one = x.of([tensor[None] for tensor in row], 1)
+        return outputs(functional_call(self._model, {**fixed, **params}, one.args, dict(one.kwargs)))[0]
 
     # ---- one sample after the other ----
 
-    def _one(self, head: Head, names: Sequence[str], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def _one(self, head: Head, names: Sequence[str], x: Inputs, y: Tensor) -> dict[str, Tensor]:
         params = [self._model.get_parameter(name) for name in names]
         with plain_autograd():
-            numbers = head(self._model(x)[0], y[0])
+            numbers = head(x.given_to(self._model)[0], y[0])
             rows = [_gradient(number, params) for number in numbers]
         return {name: torch.stack([row[i].detach() for row in rows]) for i, name in enumerate(names)}
 
-    def _rows(self, head: Head, names: Sequence[str], at: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _rows(self, head: Head, names: Sequence[str], at: Tensor, x: Inputs, y: Tensor) -> Tensor:
         params = [self._model.get_parameter(name) for name in names]
         try:
             with plain_autograd():
-                each = [head(output, target) for output, target in zip(self._model(x), y, strict=True)]
+                each = [head(output, target) for output, target in zip(x.given_to(self._model), y, strict=True)]
                 slopes = torch.cat([g.reshape(-1) for g in _gradient(torch.cat(each).sum(), params, graph=True)])
                 rows = [_gradient(slopes[i], params) for i in at.tolist()]
         except RuntimeError as error:
@@ -128,14 +130,14 @@ class Derivatives:
         return torch.stack([torch.cat([g.reshape(-1) for g in row]) for row in rows]).detach()
 
 
-def _in_double(model: nn.Module, x: Tensor) -> nn.Module:
+def _in_double(model: nn.Module, x: Inputs) -> nn.Module:
     """A copy of a model that computes in double precision; the model itself where it does, or where none can be had."""
     if all(param.dtype == torch.float64 for param in model.parameters()):
         return model
     try:
         twin = deepcopy(model).double()
         with torch.no_grad():
-            twin(_wider(x))
+            x.changed(_wider).given_to(twin)
     except (RuntimeError, TypeError):  # a device without doubles, a layer of a fixed type, what cannot be copied
         return model
     return twin

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.core.base import Offline
+from prunewald.model.calibration import IGNORED
 from prunewald.model.masking import Masks
 from prunewald.model.modules import evaluating
-from prunewald.uncertainty.batches import Batches
+from prunewald.uncertainty.batches import Batches, Inputs
 from prunewald.uncertainty.curvature import Problem, pose
 from prunewald.uncertainty.diagnosis import EACH_ALONE, Diagnosis, Sigmas, far
-from prunewald.uncertainty.likelihood import Loss, likelihood
+from prunewald.uncertainty.likelihood import Loss, by_position, likelihood
 from prunewald.util.arguments import one_of
 from prunewald.util.registry import uncertainty
 
@@ -29,6 +30,10 @@ class FisherDiagonal(Offline):
     with up to 32 outputs that is the exact expectation over its labels, a backward pass for each output; beyond, one
     label is drawn for each sample, by `seed`. Infinite where no gradient arrives. With squared errors weight / SE is
     t-distributed with `.degrees` of freedom; a note says where the score at the data's labels is far from zero.
+
+    Of sequences with a label at each position, outputs (B, T, classes) and labels (B, T), a sample is a whole sequence:
+    its log-likelihood is the sum over the positions whose label is not ignored, and `labels="model"` draws a label for
+    each of them.
     """
 
     labels: Literal["data", "model"] = "data"
@@ -37,15 +42,26 @@ class FisherDiagonal(Offline):
     def __post_init__(self) -> None:
         one_of("labels", self.labels, ("data", "model"))
 
-    def estimate(self, model: nn.Module, batches: Batches, loss: Loss, *, masks: Masks | None = None) -> Sigmas:
+    def estimate(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        loss: Loss | None = None,
+        *,
+        masks: Masks | None = None,
+        limit: int | None = None,
+        progress: bool = False,
+    ) -> Sigmas:
         """Standard errors by parameter name; infinite where a mask says pruned.
 
-        `batches` are read as they come, none is kept. Squared errors need them twice, for the variance of the residuals
-        first: a generator, which can be read only once, is kept in memory then, so give a list or a DataLoader.
+        `batches`, at most `limit` of them, are read as they come, none is kept. Squared errors need them twice, for the
+        variance of the residuals first: a generator, which can be read only once, is kept in memory then, so give a
+        list or a DataLoader. Without a `loss` it is the one that the model computes itself.
         """
         with evaluating(model):
-            passes = 2 if likelihood(loss) == "squared_error" else 1
-            problem, variance = pose(model, batches, loss, masks, passes=passes).balanced()
+            passes = None if loss is None else 2 if likelihood(loss) == "squared_error" else 1
+            posed = pose(model, batches, loss, masks, passes=passes, limit=limit, progress=progress)
+            problem, variance = posed.balanced()
             squares, totals = self._sums(problem)
         # Gradients of squared errors are in units of the residuals' variance; at drawn labels they have variance one.
         scale = variance if self.labels == "data" else variance**0.5
@@ -65,12 +81,13 @@ class FisherDiagonal(Offline):
         squares = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in params.items()}
         totals = {name: torch.zeros_like(square) for name, square in squares.items() if self.labels == "data"}
         for x, y in problem.samples():
-            if self.labels == "model" and problem.outputs <= _FEW:
+            single = problem.kind != "cross_entropy" or y.dim() == 1
+            if self.labels == "model" and single and problem.outputs <= _FEW:
                 for factors in problem.factors(list(params), x, y, most=problem.chunk):
                     for name, rows in factors.items():
                         squares[name] += rows.double().square().sum((0, 1))
                 continue
-            labels = y if self.labels == "data" else _drawn(problem, x, generator)
+            labels = y if self.labels == "data" else _drawn(problem, x, y, generator)
             for name, g in problem.gradients(list(params), x, labels).items():
                 squares[name] += g.double().square().sum(0)
                 if name in totals:
@@ -86,11 +103,13 @@ def _notes(problem: Problem, squares: dict[str, Tensor], totals: dict[str, Tenso
 
 
 @torch.no_grad()
-def _drawn(problem: Problem, x: Tensor, generator: torch.Generator) -> Tensor:
-    """Labels as the model would give them, the same on every device."""
-    output: Tensor = problem.model(x).cpu()
+def _drawn(problem: Problem, x: Inputs, y: Tensor, generator: torch.Generator) -> Tensor:
+    """Labels as the model would give them, the same on every device; what is ignored stays so."""
+    output = problem.derivatives.output(x).cpu()
     if problem.kind == "cross_entropy":
-        labels = torch.multinomial(output.softmax(-1), 1, generator=generator)[:, 0]
+        rows, given = by_position(output, y.cpu(), last=problem.batches.classes_last)
+        drawn = torch.multinomial(rows.softmax(-1), 1, generator=generator)[:, 0]
+        labels = drawn.where(given != IGNORED, given).view(y.shape)
     elif problem.kind == "binary_cross_entropy":
         labels = torch.bernoulli(output.sigmoid(), generator=generator)
     elif problem.kind == "poisson":
@@ -98,4 +117,4 @@ def _drawn(problem: Problem, x: Tensor, generator: torch.Generator) -> Tensor:
     else:
         spread = problem.precision.to(output).rsqrt().view(output.shape[1:])
         labels = output + spread * torch.randn(output.shape, generator=generator, dtype=output.dtype, device="cpu")
-    return labels.to(x.device)
+    return labels.to(y.device)

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.core.base import Offline
-from prunewald.model.inputs import LAYERS, squares_met
+from prunewald.model.calibration import Calibration, counted_positions
+from prunewald.model.inputs import LAYERS, only_positions, squares_met
 from prunewald.model.masking import Masks, living
 from prunewald.model.modules import evaluating
-from prunewald.uncertainty.batches import EMPTY, Batches
+from prunewald.uncertainty.batches import Batches
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.registry import uncertainty
 
@@ -28,9 +29,19 @@ class LayerLeastSquares(Offline):
     """
 
     def estimate(
-        self, model: nn.Module, batches: Batches, loss: Loss | None = None, *, masks: Masks | None = None
+        self,
+        model: nn.Module,
+        batches: Batches,
+        loss: Loss | None = None,
+        *,
+        masks: Masks | None = None,
+        limit: int | None = None,
+        progress: bool = False,
     ) -> dict[str, Tensor]:
-        """Sigma of the weights of every linear and convolutional layer; infinite where pruned or never met."""
+        """Sigma of the weights of every linear and convolutional layer; infinite where pruned or never met.
+
+        No loss is wanted, and the targets in `batches` play no part; positions that are padding do not count.
+        """
         params = dict(model.named_parameters())
         names = {id(p): name for name, p in params.items()}  # the first name of a tensor that has several
         layers = [m for m in model.modules() if isinstance(m, LAYERS) and id(m.weight) in names]
@@ -41,14 +52,12 @@ class LayerLeastSquares(Offline):
         handles = [m.register_forward_pre_hook(_reader(names[id(m.weight)], squares), with_kwargs=True) for m in layers]
         try:
             with evaluating(model), torch.no_grad():
-                for x, *_ in batches:
-                    if len(x):
-                        model(x)
+                for batch in Calibration(batches, model, passes=1, limit=limit, progress=progress):
+                    with only_positions(counted_positions(batch)):
+                        batch.call(model)
         finally:
             for handle in handles:
                 handle.remove()
-        if not squares:
-            raise ValueError(EMPTY.format(type(batches).__name__))
         return {name: _scaled(square, params[name], alive[name]) for name, square in squares.items()}
 
 

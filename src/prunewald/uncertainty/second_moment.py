@@ -38,7 +38,8 @@ class SecondMoment(Online):
 
     Where the optimizer keeps no mean square of each weight's gradient (SGD keeps none; that of SOAP, GaLore, NovoGrad,
     Adafactor or an 8-bit Adam is rotated, projected, one number a layer, factored or quantised), the estimator runs an
-    average of its own with the given `decay`, from attaching on, of `every` so many steps one.
+    average of its own with the given `decay`, from attaching on, of `every` so many steps one. Without a training,
+    `pruner.observe(batches, loss)` makes that average from the gradients of data, one a batch.
     """
 
     samples: int | None = None
@@ -128,6 +129,19 @@ class SecondMoment(Online):
             if average is None:
                 average = torch.zeros_like(weight, dtype=accumulator(weight))
             state["average"][name] = self._averaged(average.to(weight.device), weight.grad, took)
+
+    def look_(self, state: State, weights: Weights, grads: Weights, optimizer: Optimizer | None) -> bool:
+        """Average the squared gradients of a batch; not for standard errors, which are of steps of one batch size."""
+        if self.samples is not None:
+            return False
+        own = [n for n in grads if n in weights and isinstance(mean_square_state(optimizer, weights[n]), str)]
+        for name in own:
+            average = state["average"].get(name)
+            if average is None:
+                average = torch.zeros_like(weights[name], dtype=accumulator(weights[name]), requires_grad=False)
+            state["average"][name] = self._averaged(average, grads[name], None)
+            state["steps"][name] = state["steps"].get(name, 0) + 1
+        return bool(own)
 
     def resumed(self, saved: State, weights: Weights) -> State:
         """With steps counted by parameter: earlier states have one count for all."""
