@@ -26,6 +26,7 @@ class Network:
     batch: int = 128
     blocks: tuple[str, ...] = ()  # layers within one of these are pruned together, as SparseGPT and Wanda do
     head: str = "fc"  # the layer that those leave dense
+    positions: int = 1  # of so many calibration examples one is taken, since a sequence has as many to fit to
 
     @property
     def text(self) -> bool:
@@ -83,5 +84,5 @@ NETWORKS = {
         blocks=("blocks.0", "blocks.1"),
     ),
     "text": Network("decoder over bytes, Python's documentation", "text", _decoder, 9_600, 2, _ADAMW, lr=2e-3,
-                    batch=16, blocks=_LAYERS, head="lm_head"),
+                    batch=16, blocks=_LAYERS, head="lm_head", positions=4),
 }  # fmt: skip

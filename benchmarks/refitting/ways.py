@@ -49,8 +49,9 @@ class Subject:
         return self.known[what]
 
     def batches(self, count: int = CALIBRATION) -> list[Any]:
-        """Calibration examples."""
-        return self.once(f"batches {count}", lambda: self.task.calibration(count, self.seed))  # type: ignore[no-any-return]
+        """Calibration examples; of sequences a quarter as many."""
+        own = count // self.network.positions
+        return self.once(f"batches {count}", lambda: self.task.calibration(own, self.seed))  # type: ignore[no-any-return]
 
     def layers(self) -> list[str]:
         """The layers in the order in which they are called."""
