@@ -15,7 +15,7 @@ from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.refitted import Refit
 from prunewald.pruning.report import Report
 from prunewald.pruning.view import PrunerView
-from prunewald.refitting.originals import Dense, copied, read_originals
+from prunewald.refitting.originals import Dense, Originals, copied, read_originals
 from prunewald.refitting.solving import RIDGES
 from prunewald.refitting.whole import Wish, refit_
 from prunewald.uncertainty.likelihood import Loss
@@ -84,7 +84,7 @@ def refit(
     ignored = frozenset(part.param for target in _listed(ignore) for part in _matched(pruner.model, target))
     wish = Wish(loss, inputs == "dense", _ridges(ridges), held_back, limit, ignored)
     masks = {name: pruner.zeros.mask(name) for name in pruner.zeros.params}
-    found = refit_(pruner.model, masks, read_originals(dense, pruner.model, masks), data, wish)
+    found = refit_(pruner.model, masks, Originals(read_originals(dense, pruner.model, masks)), data, wish)
     with torch.no_grad():
         for name in pruner.zeros.alive:
             pruner.zeros.hold_(name)
@@ -104,7 +104,7 @@ def refit_pruned(pruner: Refittable, masks: Mapping[str, Tensor], data: Iterable
         try:
             for name, mask in masks.items():
                 zero_(params[name], mask)
-            return refit_(pruner.model, masks, dense, data, Wish())
+            return refit_(pruner.model, masks, Originals(dense), data, Wish())
         except BaseException:
             for name in masks:
                 params[name].detach().copy_(dense[name])

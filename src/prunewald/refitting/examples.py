@@ -1,5 +1,6 @@
 """The examples of a refit: read several times in one order, whole examples of each batch held back."""
 
+import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from prunewald.model.calibration import Batch, Calibration, counted_positions
 from prunewald.util.arguments import real
 
+_DECODER = "decoder_input_ids"  # what models with this argument make of the labels where it is not given
 _ONCE = (
     "data={}: that can be read only once, and a refit reads it several times: give a list of batches, or a DataLoader"
 )
@@ -27,7 +29,7 @@ _FEW = (
 
 
 @dataclass(frozen=True)
-class Given:
+class Some:
     """Some examples as the model takes them, all of them held back or none; `keep` are the positions that count."""
 
     batch: Batch
@@ -35,9 +37,9 @@ class Given:
     keep: Tensor | None
     size: int
 
-    def call(self, module: nn.Module) -> Any:
-        """What the model returns for them."""
-        return self.batch.call(module)
+    def call(self, module: nn.Module, *, dense: bool) -> Any:
+        """What the model returns for them; labels it is given only where it makes inputs of them."""
+        return self.batch.call(module, labels=_DECODER in inspect.signature(module.forward).parameters)
 
 
 class Examples:
@@ -54,7 +56,7 @@ class Examples:
         self._prints: list[float] | None = None
         self.count = {False: 0, True: 0}
 
-    def __iter__(self) -> Iterator[Given]:
+    def __iter__(self) -> Iterator[Some]:
         prints: list[float] = []
         count = {False: 0, True: 0}
         with _seeded(self._seed):
@@ -75,7 +77,7 @@ class Examples:
         if not (fitted and held):
             raise ValueError(_FEW.format(self._kind, fitted + held, self._share, fitted, held))
 
-    def _split(self, batch: Batch, before: int) -> Iterator[Given]:
+    def _split(self, batch: Batch, before: int) -> Iterator[Some]:
         """A batch in two: the examples that are fitted to, and those that are held back, evenly spread."""
         size, share = batch.size, self._share
         ends = [math.floor((before + at) * share + 0.5) for at in range(size + 1)]
@@ -87,7 +89,7 @@ class Examples:
                 whole = len(at) == size
                 part = batch if whole else _taken(batch, at, size)
                 own = None if keep is None else keep if whole else keep[at.to(keep.device)]
-                yield Given(part, held, own, len(at))
+                yield Some(part, held, own, len(at))
 
 
 def _taken(batch: Batch, at: Tensor, size: int) -> Batch:

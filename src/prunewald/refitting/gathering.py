@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Sequence
 
-from prunewald.refitting.examples import Given
+from prunewald.refitting.feed import Given
 from prunewald.refitting.norms import Moments
 from prunewald.refitting.order import Step
 from prunewald.refitting.passes import Passes

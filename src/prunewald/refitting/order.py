@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -48,56 +49,85 @@ class Step:
 
     keys: tuple[Hashable, ...]
     calls: int  # how many calls of theirs there are in a pass
+    block: str | None = None  # where in the model that is
     routed: bool = False  # calls may be fewer, or more
+
+
+class Seen(NamedTuple):
+    """A layer in a pass: whether its input was that of the one before, and in which block it was."""
+
+    key: Hashable
+    same: bool
+    block: str | None
 
 
 @dataclass
 class Trace:
     """What happened in a first pass: the layers in order, and which of them in a row met the same input."""
 
-    events: list[tuple[Hashable, bool]] = field(
-        default_factory=list
-    )  # and whether the input was that of the one before
+    events: list[Seen] = field(default_factory=list)
     units: dict[Unit, None] = field(default_factory=dict)
+    block: str | None = None  # where the pass is
     _last: Tensor | None = None
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
         same = self._last is not None and isinstance(event, Product) and _same(event.x, self._last)
         self._last = event.x if isinstance(event, Product) else None
-        self.events.append((key_of(event), same))
+        self.events.append(Seen(key_of(event), same, self.block))
         if isinstance(event, Product):
             self.units.setdefault(event.unit)
 
-    @property
-    def order(self) -> list[Hashable]:
-        """The layers as each batch has to come by them; experts are not among them."""
-        return [key for key, _ in self.events if not isinstance(key, tuple)]
+    def enter(self, block: str | None) -> None:
+        """The pass goes into a block, or out of one."""
+        self.block = block
+
+    def order(self, done: Collection[str] = ()) -> list[Hashable]:
+        """The layers as each batch has to come by them, without those in blocks that are `done`.
+
+        Experts are not among them.
+        """
+        return [seen.key for seen in self.events if not isinstance(seen.key, tuple) and seen.block not in done]
 
     def steps(self, without: Collection[str] = ()) -> list[Step]:
         """The layers in the order of their first calls, those together that are next to each other on one input.
 
         `without` are parameters that are left as they are.
         """
-        calls = Counter(key for key, _ in self.events)
-        steps: list[list[Hashable]] = []
+        calls = Counter(seen.key for seen in self.events)
+        steps: list[list[Seen]] = []
         placed: set[Hashable] = set()
-        open_ = False
-        for key, same in self.events:
+        begun = False
+        for seen in self.events:
+            key = seen.key
             if key in placed or (isinstance(key, Unit) and key.span.param in without):
-                open_ = open_ and same
+                begun = begun and seen.same
                 continue
-            if same and open_ and calls[key] == 1 and not isinstance(key, tuple):
-                steps[-1].append(key)
+            if seen.same and begun and calls[key] == 1 and not isinstance(key, tuple):
+                steps[-1].append(seen)
             else:
-                steps.append([key])
+                steps.append([seen])
             placed.add(key)
-            open_ = isinstance(key, Unit) and calls[key] == 1
-        return [Step(tuple(keys), sum(calls[key] for key in keys), isinstance(keys[0], tuple)) for keys in steps]
+            begun = isinstance(key, Unit) and calls[key] == 1
+        return [_step(together, calls) for together in steps]
+
+    def apart(self, blocks: Collection[str]) -> bool:
+        """Whether these blocks come in a row, with nothing between, and share no layer with each other or the rest."""
+        at = [place for place, seen in enumerate(self.events) if seen.block in blocks]
+        where: dict[Hashable, set[str | None]] = {}
+        for seen in self.events:
+            where.setdefault(seen.key, set()).add(seen.block)
+        inside = (where[self.events[place].key] for place in at)
+        return bool(at) and at[-1] - at[0] + 1 == len(at) and all(len(places) == 1 for places in inside)
 
     def done(self) -> None:
         """Let go of the last input."""
         self._last = None
+
+
+def _step(together: Sequence[Seen], calls: Mapping[Hashable, int]) -> Step:
+    keys = tuple(seen.key for seen in together)
+    return Step(keys, sum(calls[key] for key in keys), together[0].block, isinstance(keys[0], tuple))
 
 
 def _same(x: Tensor, other: Tensor) -> bool:

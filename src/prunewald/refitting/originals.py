@@ -83,6 +83,17 @@ def _state(dense: Any) -> tuple[Mapping[str, Tensor], str]:
     raise TypeError(f"dense={repr(dense)[:200]}: give a model, its state_dict or a file of it")
 
 
+class Originals:
+    """The dense tensors by name, in memory or in a folder; a part of a model reads its own."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def read(self, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those of the same names as these tensors, on their devices and of their types."""
+        return {name: self._tensors[name].to(own.device, own.dtype) for name, own in like.items()}
+
+
 def copied(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The model as it is: copies of what a refit may change, and the other tensors as they are."""
     held = {id(buffer) for buffer in model.buffers()}

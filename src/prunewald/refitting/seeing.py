@@ -205,7 +205,6 @@ _attention = FunctionType(
 )
 
 
-def convolutions(model: nn.Module) -> dict[str, _ConvNd]:
-    """By the name of its weight, every convolution."""
-    modules = ((f"{name}.weight".lstrip("."), module) for name, module in model.named_modules())
-    return {name: module for name, module in modules if isinstance(module, _ConvNd)}
+def convolutions(module: nn.Module) -> list[_ConvNd]:
+    """Every convolution in a module."""
+    return [one for one in module.modules() if isinstance(one, _ConvNd)]

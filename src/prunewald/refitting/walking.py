@@ -1,7 +1,7 @@
 """The walk through a model: layer by layer, in the order of their computation, each refitted before the next is met."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from prunewald.distributed import listed
 from prunewald.pruning.refitted import LayerRefit
-from prunewald.refitting.examples import Given
+from prunewald.refitting.feed import Given
 from prunewald.refitting.fitting import Matrix, fit
 from prunewald.refitting.gathering import Gathering
 from prunewald.refitting.kept import Kept
 from prunewald.refitting.norms import Moments, measured
-from prunewald.refitting.order import Step, Trace, pattern_of
+from prunewald.refitting.order import Step, pattern_of
+from prunewald.refitting.originals import Originals
 from prunewald.refitting.passes import Passes
 from prunewald.refitting.sums import Sums
 from prunewald.refitting.units import Span, Unit
@@ -32,7 +33,7 @@ class Setting:
     """What a walk is to do: the targets with their masks, the ridges to choose from, and whose inputs are met."""
 
     masks: Mapping[str, Tensor]
-    dense: Mapping[str, Tensor]
+    dense: Originals
     ridges: Sequence[float]
     dense_inputs: bool = False
 
@@ -40,19 +41,19 @@ class Setting:
 class Walk:
     """Refits a model, step by step."""
 
-    def __init__(self, model: nn.Module, passes: Passes, trace: Trace, setting: Setting, kept: Kept) -> None:
-        self._passes, self._order, self._setting, self._kept = passes, trace.order, setting, kept
+    def __init__(self, model: nn.Module, units: Iterable[Unit], setting: Setting, kept: Kept) -> None:
+        self._setting, self._kept = setting, kept
         self._modules = dict(model.named_modules())
         self._params = dict(model.named_parameters())
-        biases = Counter(unit.bias for unit in trace.units if unit.bias)
+        biases = Counter(unit.bias for unit in units if unit.bias)
         self._shared = {bias for bias, count in biases.items() if count > 1}
         self.short: list[str] = []  # layers with fewer positions than a row has survivors
 
     @torch.no_grad()
-    def take(self, step: Step, examples: Iterable[Given]) -> list[LayerRefit]:
-        """Refit the layers of a step."""
-        gathering = Gathering(self._passes, self._order, step, dense_inputs=self._setting.dense_inputs)
-        gathering.over(examples)
+    def take(self, step: Step, passes: Passes, order: Sequence[Hashable], feed: Iterable[Given]) -> list[LayerRefit]:
+        """Refit the layers of a step, after passes over all that is fed to the model, or to its part."""
+        gathering = Gathering(passes, order, step, dense_inputs=self._setting.dense_inputs)
+        gathering.over(feed)
         if isinstance(step.keys[0], str):
             return [self._normalise(step.keys[0], *gathering.moments)]
         units = listed(list(gathering.units))
@@ -60,7 +61,7 @@ class Walk:
         return rows + (self._unmet(step, units) if step.routed else [])
 
     def _refit(self, unit: Unit, fitted: Sums, held: Sums, *, aim: bool) -> LayerRefit:
-        """Refit one weight, and write it to the model; its targets were gathered, or else its dense weights give them."""
+        """Refit one weight, and write it to the model; its targets were gathered, or its dense weights give them."""
         matrix, dense = self._matrix(unit), self._dense(unit)
         for sums in (fitted, held):
             sums.reduced(dense, aimed=not aim)
@@ -105,10 +106,10 @@ class Walk:
 
     def _dense(self, unit: Unit) -> Tensor:
         """The dense rows with their bias, by group."""
-        weight = unit.matrix(self._setting.dense[unit.span.param])
-        bias = weight.new_zeros(len(weight))
-        if unit.bias is not None:
-            bias = unit.bias.take(self._setting.dense[unit.bias.param])
+        names = [unit.span.param] if unit.bias is None else [unit.span.param, unit.bias.param]
+        dense = self._setting.dense.read({name: self._params[name] for name in names})
+        weight = unit.matrix(dense[unit.span.param])
+        bias = weight.new_zeros(len(weight)) if unit.bias is None else unit.bias.take(dense[unit.bias.param])
         rows = torch.cat([weight, bias.to(weight).unsqueeze(1)], 1)
         by_group: Tensor = rows.unflatten(0, (unit.groups, -1))
         return by_group

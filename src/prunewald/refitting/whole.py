@@ -11,13 +11,16 @@ from torch import Tensor, nn
 
 from prunewald.model.modules import evaluating
 from prunewald.pruning.refitted import LayerRefit, Refit
+from prunewald.refitting.chains import candidates
 from prunewald.refitting.examples import Examples
+from prunewald.refitting.feed import Given
 from prunewald.refitting.judging import Judge
 from prunewald.refitting.kept import Kept
 from prunewald.refitting.order import Trace
-from prunewald.refitting.originals import named_tensors
+from prunewald.refitting.originals import Originals, named_tensors
 from prunewald.refitting.passes import Passes
 from prunewald.refitting.solving import RIDGES
+from prunewald.refitting.stages import Stage, Stages
 from prunewald.refitting.walking import Setting, Walk
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.notices import warn
@@ -49,26 +52,26 @@ class Wish:
     ignore: frozenset[str] = frozenset()
 
 
-def refit_(
-    model: nn.Module, masks: Mapping[str, Tensor], dense: Mapping[str, Tensor], data: Iterable[Any], wish: Wish
-) -> Refit:
+def refit_(model: nn.Module, masks: Mapping[str, Tensor], dense: Originals, data: Iterable[Any], wish: Wish) -> Refit:
     """Refit the weights of a model that are alive, in place; on any error the model is as it was."""
     begun = time.perf_counter()
     examples = Examples(data, model, wish.held_back, wish.limit)
-    kept = Kept(named_tensors(model), masks)
-    with evaluating(model), _exact(model):
-        passes = Passes(model, dense, masks)
-        trace, used, looked_up = passes.trace(next(iter(examples)))
+    tensors = named_tensors(model)
+    kept = Kept(tensors, masks)
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    with evaluating(model), exact_and_plain(model):
+        passes = Passes(model, names, dense, masks)
+        chains = candidates(model, "")
+        trace, used, looked_up = passes.trace(next(iter(examples)), chains)
         rows = _left(model, masks, trace, used, looked_up, wish.ignore)
         judge = Judge(passes, examples, wish.loss)
         before = judge()
         examples.check()
-        setting = Setting(masks, dense, wish.ridges, wish.dense_inputs)
-        walk = Walk(model, passes, trace, setting, kept)
+        walk = Walk(model, trace.units, Setting(masks, dense, wish.ridges, wish.dense_inputs), kept)
+        stage = Stage(passes, trace, chains, examples)
         try:
-            for step in trace.steps(looked_up | wish.ignore):
-                rows += walk.take(step, examples)
-            after, taken = _settled(judge, kept, before)
+            rows += Stages(walk, names, dense, masks, looked_up | wish.ignore).go(stage)
+            after, taken = _settled(judge, kept, before, stage.feed)
         except BaseException:
             kept.put_()
             raise
@@ -76,15 +79,14 @@ def refit_(
     if walk.short:
         notes = (_SHORT.format(some(map(repr, walk.short), 3)),)
         warn(notes[0])
-    count = examples.count
     seconds = time.perf_counter() - begun
-    return Refit(rows, count[False], count[True], judge.words, before, after, taken, seconds, notes)
+    return Refit(rows, examples.count[False], examples.count[True], judge.words, before, after, taken, seconds, notes)
 
 
-def _settled(judge: Judge, kept: Kept, before: float) -> tuple[float, float]:
+def _settled(judge: Judge, kept: Kept, before: float, feed: Iterable[Given]) -> tuple[float, float]:
     """Judge the whole; where it is no better than before, go less far, or nowhere: the figure, and how far it was."""
     found = kept.now()
-    after = judge()
+    after = judge(feed)
     if after <= before:
         return after, 1.0
     tried = [(before, 0.0)]
@@ -126,11 +128,17 @@ def _left(
 
 
 @contextmanager
-def _exact(model: nn.Module) -> Iterator[None]:
-    """Products in full float32, and nothing compiled, as long as a with block runs."""
+def exact_and_plain(model: nn.Module) -> Iterator[None]:
+    """Products in full float32, nothing compiled, and no cache of what a decoder has computed, in a with block."""
     precision = torch.get_float32_matmul_precision()
+    configs = {id(config): config for module in model.modules() if (config := vars(module).get("config")) is not None}
+    caching = [config for config in configs.values() if vars(config).get("use_cache") is True]
     torch.set_float32_matmul_precision("highest")
+    for config in caching:
+        config.use_cache = False
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(precision)
+        for config in caching:
+            config.use_cache = True
