@@ -23,6 +23,9 @@ def main() -> None:
     parser.add_argument("--text", type=Path, default=DOCUMENTATION, help="the pages of python3-doc")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--phases", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="of what is measured, these only"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.what == "measure":

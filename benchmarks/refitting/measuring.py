@@ -69,7 +69,7 @@ def later_jobs() -> Iterator[Job]:
 def measure(options: Namespace) -> None:
     """Measure what is not there, on networks that are trained where they are not."""
     phases = (main_jobs(FEW), main_jobs(MORE), criteria_jobs(FEW), later_jobs(), criteria_jobs(MORE))
-    jobs = [list(phase) for phase in phases]
+    jobs = [list(phase) for at, phase in enumerate(phases, 1) if at in options.phases]
     for seeds in (range(min(FIRST, options.seeds)), range(FIRST, options.seeds)):
         for phase in jobs:
             for seed in seeds:
