@@ -8,6 +8,7 @@ held with the model loaded.
 """
 
 import statistics
+from contextlib import suppress
 
 from benchmarks.bench import parser, peak_over_start, record
 
@@ -60,10 +61,8 @@ def sparsegpt_decoder(model, data, sparsity):
     handle = blocks[0].register_forward_pre_hook(catch, with_kwargs=True)
     with torch.no_grad():
         for batch in data:
-            try:
+            with suppress(Catcher):
                 model(**batch)
-            except Catcher:
-                pass
         handle.remove()
         for block in blocks:
             layers = [layer for layer in block.modules() if isinstance(layer, nn.Linear)]

@@ -124,6 +124,7 @@ class Pruner(PrunerView):
         uncertainty: SigmaSource | None = None,
         dry_run: bool = False,
         refit: Iterable[Any] | None = None,
+        folder: FilePath | None = None,
     ) -> Report:
         """Prune until `sparsity` of the total is zero, or everything that scores below `threshold`; tell what was done.
 
@@ -135,7 +136,8 @@ class Pruner(PrunerView):
         estimated for it. With `dry_run` nothing changes. On any error the model is as it was.
 
         `refit` are batches of data on which the surviving weights are fitted by least squares to what the dense model
-        gives, as `pw.refit` does it: instead of retraining, or before it.
+        gives, as `pw.refit` does it: instead of retraining, or before it. The dense weights are meanwhile in memory, or
+        where one is given on disk in a `folder`.
         """
         if dry_run and refit is not None:
             raise ValueError("dry_run=True with refit=...: nothing changes in a dry run, so leave one of them out")
@@ -146,7 +148,7 @@ class Pruner(PrunerView):
         if self._subject.guard.loaded:
             self._subject.guard.settle()
         if refit is not None:
-            report = replace(report, refit=refit_pruned(self, masks, refit))
+            report = replace(report, refit=refit_pruned(self, masks, refit, folder))
         if notes := self._subject.hold(masks):
             report = replace(report, notes=[*report.notes, *notes])
         self._subject.restart()

@@ -9,7 +9,7 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.pruning.refitted import Refit
-from tests.refitting.helpers import batches, cnn, mlp, pruned, ridge_fit, split
+from tests.refitting.models import batches, cnn, mlp, pruned, ridge_fit, split
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.refitting import stages
-from tests.refitting.helpers import batches, cnn, pruned
+from tests.refitting.models import batches, cnn, pruned
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -131,3 +131,21 @@ def test_nothing_is_left_on_the_model(case):
     hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), set(vars(m))) for m in model.modules()]
     pw.refit(pruner, data, dense=dense)
     assert hooks == [(len(m._forward_hooks), len(m._forward_pre_hooks), set(vars(m))) for m in model.modules()]
+
+
+def test_with_the_dense_weights_on_disk_it_is_the_same(case, tmp_path):
+    model, data, _ = case
+    pruner, dense = pruned(model, 0.5)
+    pruner.detach()
+    other, third = copy.deepcopy(model), copy.deepcopy(dense)
+    found = []
+    for one, folder in ((model, None), (other, tmp_path)):
+        own = pw.Pruner(one)
+        own.hold_zeros()
+        found.append(pw.refit(own, data, dense=dense, folder=folder).refit)
+    assert found[0].layers == found[1].layers
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert list(tmp_path.iterdir()) == []
+    report = pw.Pruner(third).prune(0.5, refit=data, folder=tmp_path)
+    assert report.refit.layers == found[0].layers
+    assert list(tmp_path.iterdir()) == []

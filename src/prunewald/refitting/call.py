@@ -1,6 +1,7 @@
 """The call: a pruner, data and the dense model. What cannot be refitted is refused, and the pruner told of the rest."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
@@ -20,6 +21,7 @@ from prunewald.refitting.solving import RIDGES
 from prunewald.refitting.whole import Wish, refit_
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.arguments import one_of, real
+from prunewald.util.files import FilePath
 from prunewald.util.tensors import zero_
 
 _DETACHED = "this Pruner was detached: refit before detach(), or attach a new one and hold_zeros()"
@@ -66,6 +68,7 @@ def refit(
     held_back: float = 0.2,
     limit: int | None = None,
     ignore: Iterable[Target] | Target = (),
+    folder: FilePath | None = None,
 ) -> Report:
     """Refit what a pruning left, layer by layer, by least squares on a few examples: no gradient step, no retraining.
 
@@ -77,14 +80,16 @@ def refit(
     first `limit`. A share `held_back` of the examples is not fitted to. They choose, layer by layer, the ridge towards
     the present weights and whether it is refitted at all, or a BatchNorm measured anew, and in the end whether the
     whole is kept: by `loss`, of outputs and targets, or by the distance to the dense outputs. On them the model is
-    never worse than before. `ignore` are layers to leave alone. On any error the model is as it was.
+    never worse than before. `ignore` are layers to leave alone. With a `folder` the dense weights are on disk there
+    meanwhile, and only those of one block at a time in memory. On any error the model is as it was.
     """
     check(pruner)
     one_of("inputs", inputs, ("pruned", "dense"))
     ignored = frozenset(part.param for target in _listed(ignore) for part in _matched(pruner.model, target))
     wish = Wish(loss, inputs == "dense", _ridges(ridges), held_back, limit, ignored)
     masks = {name: pruner.zeros.mask(name) for name in pruner.zeros.params}
-    found = refit_(pruner.model, masks, Originals(read_originals(dense, pruner.model, masks)), data, wish)
+    with closing(Originals(read_originals(dense, pruner.model, masks), folder)) as originals:
+        found = refit_(pruner.model, masks, originals, data, wish)
     with torch.no_grad():
         for name in pruner.zeros.alive:
             pruner.zeros.hold_(name)
@@ -93,21 +98,22 @@ def refit(
     return report
 
 
-def refit_pruned(pruner: Refittable, masks: Mapping[str, Tensor], data: Iterable[Any]) -> Refit:
+def refit_pruned(
+    pruner: Refittable, masks: Mapping[str, Tensor], data: Iterable[Any], folder: FilePath | None = None
+) -> Refit:
     """Zero what masks prune in a model that is dense, and refit the rest, before the masks are held."""
     check(pruner)
     if any(not bool(mask.all()) for mask in pruner.zeros.alive.values()):
         raise ValueError(_ALREADY)
-    dense = copied(pruner.model, masks)
     params = pruner.zeros.params
-    with torch.no_grad():
+    with torch.no_grad(), closing(copied(pruner.model, masks, folder)) as dense:
         try:
             for name, mask in masks.items():
                 zero_(params[name], mask)
-            return refit_(pruner.model, masks, Originals(dense), data, Wish())
+            return refit_(pruner.model, masks, dense, data, Wish())
         except BaseException:
             for name in masks:
-                params[name].detach().copy_(dense[name])
+                params[name].detach().copy_(dense.read({name: params[name]})[name])
             raise
 
 

@@ -1,6 +1,6 @@
 """Parts of a model that stand in a row, each given what the one before has returned: blocks, which can run alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,13 +109,12 @@ def caught(block: nn.Module, take: Callable[[Call], None]) -> Iterator[None]:
 
 
 @contextmanager
-def skipped(blocks: list[nn.Module], found: Any) -> Iterator[None]:
-    """While a with block runs, each of these blocks returns what the last of them did, without computing anything."""
+def replaced(blocks: Iterable[nn.Module], forward: Callable[[nn.Module], Callable[..., Any]]) -> Iterator[None]:
+    """While a with block runs, these modules compute something else: what `forward` gives for each."""
     with ExitStack() as stack:
         for block in blocks:
-            kept = vars(block).get("forward")
-            block.forward = lambda *args, **kwargs: found  # type: ignore[method-assign]
-            stack.callback(_put_back, block, kept)
+            stack.callback(_put_back, block, vars(block).get("forward"))
+            block.forward = forward(block)  # type: ignore[method-assign]
         yield
 
 

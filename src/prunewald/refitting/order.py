@@ -140,12 +140,12 @@ def _same(x: Tensor, other: Tensor) -> bool:
 
 
 class Following:
-    """Takes the events of a pass, in the order of the first one, and gives those of a step to `take`.
+    """Takes the events of a pass, in the order of the first one, and gives those of a step, or all, to `take`.
 
-    It ends the pass when there can be no more of them.
+    It ends the pass when there can be no more of a step.
     """
 
-    def __init__(self, order: Sequence[Hashable], step: Step, take: Callable[[Event], None]) -> None:
+    def __init__(self, order: Sequence[Hashable], step: Step | None, take: Callable[[Event], None]) -> None:
         self._order, self._step, self._take = order, step, take
         self._at = self._seen = 0
 
@@ -156,7 +156,9 @@ class Following:
             if self._at >= len(self._order) or self._order[self._at] != key:
                 raise ValueError(_CHANGED.format(shown(key), self._expected()))
             self._at += 1
-        if key in self._step.keys:
+        if self._step is None:
+            self._take(event)
+        elif key in self._step.keys:
             self._take(event)
             self._seen += 1
             if self._seen == self._step.calls and not self._step.routed:
@@ -164,7 +166,8 @@ class Following:
 
     def check(self) -> None:
         """The pass came to its own end: refuse one without all that there was in the first."""
-        if not self._step.routed and self._seen < self._step.calls:
+        short = self._at < len(self._order) if self._step is None else self._seen < self._step.calls
+        if short and not (self._step is not None and self._step.routed):
             raise ValueError(_CHANGED.format("nothing", self._expected()))
 
     def _expected(self) -> str:

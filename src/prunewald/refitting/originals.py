@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from prunewald.model.modules import averaged
-from prunewald.util.files import FilePath
+from prunewald.util.files import FilePath, read_torch
 from prunewald.util.text import some
 
 Dense: TypeAlias = nn.Module | Mapping[str, Tensor] | FilePath
@@ -84,21 +87,46 @@ def _state(dense: Any) -> tuple[Mapping[str, Tensor], str]:
 
 
 class Originals:
-    """The dense tensors by name, in memory or in a folder; a part of a model reads its own."""
+    """The dense tensors by name; a part of a model reads its own. With a folder they are on disk, and only there."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = tensors
+    def __init__(self, tensors: Mapping[str, Tensor], folder: FilePath | None = None) -> None:
+        self._tensors: Mapping[str, Tensor] = {} if folder else tensors
+        self._files: dict[str, Path] = {}
+        if folder is not None:
+            self._folder = TemporaryDirectory(dir=folder, prefix="prunewald-dense-")
+            for at, (name, tensor) in enumerate(tensors.items()):
+                self._files[name] = Path(self._folder.name, f"{at}.pt")
+                torch.save(tensor.detach().clone(), self._files[name])  # of a view all that it looks at would be saved
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether they are read anew each time."""
+        return bool(self._files)
 
     def read(self, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Those of the same names as these tensors, on their devices and of their types."""
-        return {name: self._tensors[name].to(own.device, own.dtype) for name, own in like.items()}
+        return {name: self._one(name).to(own.device, own.dtype) for name, own in like.items()}
+
+    def _one(self, name: str) -> Tensor:
+        if not self._files:
+            return self._tensors[name]
+        found: Tensor = read_torch(self._files[name], "tensor that refit wrote", "leave its folder alone meanwhile")
+        return found
+
+    def close(self) -> None:
+        """Remove what is on disk."""
+        if self._files:
+            self._folder.cleanup()
 
 
-def copied(model: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def copied(model: nn.Module, masks: Mapping[str, Tensor], folder: FilePath | None) -> Originals:
     """The model as it is: copies of what a refit may change, and the other tensors as they are."""
     held = {id(buffer) for buffer in model.buffers()}
     tensors = named_tensors(model)
-    return {
+    if folder is not None:
+        return Originals(tensors, folder)
+    copies = {
         name: tensor.detach().clone() if name in masks or tensor.dim() < 2 or id(tensor) in held else tensor.detach()
         for name, tensor in tensors.items()
     }
+    return Originals(copies)

@@ -57,6 +57,11 @@ class Product:
         by_group: Tensor = rows.permute(1, 0, 3, 2).flatten(1, 2)
         return by_group
 
+    def copied(self, *, x: bool, out: bool) -> "Product":
+        """The same with a copy of what it met, of what it gave, or of both, and nothing of the other."""
+        none = self.x.new_empty(0)
+        return replace(self, x=self.x.clone() if x else none, out=self.out.clone() if out else none)
+
     def _batched(self, x: Tensor) -> Tensor:
         assert self.module is not None
         return x if x.dim() == len(self.module.kernel_size) + 2 else x.unsqueeze(0)
@@ -70,6 +75,11 @@ class Normalised:
     x: Tensor
     out: Tensor
 
+    def copied(self, *, x: bool, out: bool) -> "Normalised":
+        """The same with a copy of what it met, of what it gave, or of both, and nothing of the other."""
+        none = self.x.new_empty(0)
+        return replace(self, x=self.x.clone() if x else none, out=self.out.clone() if out else none)
+
 
 Event = Product | Normalised
 Events: TypeAlias = Sequence[Event]
@@ -79,7 +89,8 @@ class Seeing(TorchFunctionMode):
     """Tells of every product of a weight with an input, and of every BatchNorm, while it is entered.
 
     `places` are the weights and biases to look for, `norms` the running means. `used`, where it is given, takes the
-    names of weights that something else was done with, and `looked_up` of those that are an embedding's.
+    names of weights that something else was done with, and `looked_up` of those that are an embedding's. `early` it
+    tells of plain products before they are computed, and not what they give.
     """
 
     def __init__(
@@ -90,8 +101,11 @@ class Seeing(TorchFunctionMode):
         tell: Callable[[Event], None],
         used: set[str] | None = None,
         looked_up: set[str] | None = None,
+        *,
+        early: bool = False,
     ) -> None:
         super().__init__()
+        self._early = early
         self._places, self._norms, self._convolutions, self._tell = places, norms, convolutions, tell
         self._used, self._looked_up = used, looked_up
 
@@ -101,10 +115,15 @@ class Seeing(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             with self:
                 return _attention(*args, **kwargs)
+        look = _LOOKS.get(func)
+        if self._early and look in _PLAIN and args:
+            assert look is not None
+            for event in look(self, args[0], *args, **kwargs):
+                self._tell(event)
+            return func(*args, **kwargs)
         out = func(*args, **kwargs)
         if self._used is not None and isinstance(out[0] if isinstance(out, tuple) and out else out, Tensor):
             self._note(func, args, kwargs)
-        look = _LOOKS.get(func)
         if look is None and isinstance(func, torch._ops.OpOverloadPacket):
             look = _MADE.get(str(func))
         for event in look(self, out, *args, **kwargs) if look else ():
@@ -179,6 +198,7 @@ class Seeing(TorchFunctionMode):
         return () if span is None else (Normalised(span.param.rpartition(".")[0], input, out),)
 
 
+_PLAIN = (Seeing.linear, Seeing.addmm)
 _LOOKS: dict[Any, Callable[..., Events]] = {
     F.linear: Seeing.linear,
     torch.addmm: Seeing.addmm,

@@ -4,7 +4,7 @@ Each block is run alone on what it was given in a pass of the whole, which is ke
 one; so a model of many layers takes a few passes in all, and not two for each layer.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from prunewald.model.calibration import device_of
 from prunewald.pruning.refitted import LayerRefit
-from prunewald.refitting.chains import SIMPLE, Chain, candidates, caught, skipped
+from prunewald.refitting.chains import SIMPLE, Chain, candidates, caught, replaced
 from prunewald.refitting.feed import Call, Given, Part
-from prunewald.refitting.order import Trace
+from prunewald.refitting.gathering import Aim
+from prunewald.refitting.order import Step, Trace, key_of
 from prunewald.refitting.originals import Originals
 from prunewald.refitting.passes import Passes
+from prunewald.refitting.seeing import Event
 from prunewald.refitting.walking import Walk
 
 _FEWEST = 3  # so many steps are worth keeping what blocks are given
@@ -33,6 +35,7 @@ class Stage:
     chains: list[Chain]
     feed: Iterable[Given]
     silent: set[str] = field(default_factory=set)  # blocks that are not computed any more
+    dense: list[Any] = field(default_factory=list)  # what the dense block returned, if it was asked
 
 
 class Stages:
@@ -49,18 +52,33 @@ class Stages:
         rows: list[LayerRefit] = []
         done: set[str] = set()
         steps = stage.trace.steps(self._without)
-        with_steps = {step.block for step in steps}
+        usable = [chain for chain in stage.chains if _usable(chain, stage.trace, steps)]
+        aims = None if usable or not isinstance(stage.feed, list) else self._asked(stage, steps)
         for step in steps:
             if step.block in done:
                 continue
-            chain = next((one for one in stage.chains if step.block in one.blocks), None)
-            inside = 0 if chain is None else sum(one.block in chain.blocks for one in steps)
-            if chain is not None and inside >= _FEWEST and chain.complete and stage.trace.apart(chain.blocks):
-                rows += self._along(stage, chain, with_steps)
+            chain = next((one for one in usable if step.block in one.blocks), None)
+            if chain is not None:
+                rows += self._along(stage, chain, {step.block for step in steps})
                 done |= chain.blocks.keys()
             else:
-                rows += self._walk.take(step, stage.passes, stage.trace.order(stage.silent), stage.feed)
+                gathering = self._walk.gathering(step, stage.passes, stage.trace.order(stage.silent))
+                rows += self._walk.take(gathering, stage.feed, None if aims is None else aims.pop(step))
         return rows
+
+    def _asked(self, stage: Stage, steps: Sequence[Step]) -> dict[Step, list[Aim]]:
+        """What the dense block says of all its layers, in one pass, whose end is what the next block is given."""
+        order = stage.trace.order()
+        found: dict[Step, list[Aim]] = {step: [] for step in steps}
+        whole = [self._walk.gathering(step, stage.passes, order) for step in steps]
+        for given in stage.feed:
+            takes: dict[Hashable, Aim] = {}
+            for gathering in whole:
+                aim = gathering.aim(given)
+                found[gathering.step].append(aim)
+                takes |= dict.fromkeys(() if gathering.step.routed else gathering.step.keys, aim)
+            stage.dense.append(stage.passes.see_all(given, order, _Sorting(takes)))
+        return found
 
     def _along(self, stage: Stage, chain: Chain, with_steps: Collection[str | None]) -> list[LayerRefit]:
         """Refit the blocks of a chain, one after the other; what follows them is then given what they returned."""
@@ -69,15 +87,15 @@ class Stages:
         parts = [_part(stage.passes, given, blocks[0]) for given in stage.feed]
         found: Any = None
         for name, block in chain.blocks.items():
-            passes = Passes(block, self._names, self._dense, self._targets)
+            inner = Stage(
+                Passes(block, self._names, self._dense, self._targets), Trace(), candidates(block, name), parts
+            )
             if name in with_steps:
-                inner = candidates(block, name)
-                trace, _, _ = passes.trace(parts[0], inner)
-                rows += self.go(Stage(passes, trace, inner, parts))
-            for part in parts:
-                for dense in (False, True):
-                    found = passes.run(part, dense=dense)
-                    part.went_on(found, dense=dense)
+                inner.trace, _, _ = inner.passes.trace(parts[0], inner.chains)
+                rows += self.go(inner)
+            for at, part in enumerate(parts):
+                part.went_on(inner.dense[at] if inner.dense else inner.passes.run(part, dense=True), dense=True)
+                part.went_on(found := inner.passes.run(part, dense=False), dense=False)
         rest = found[1:] if isinstance(found, tuple) else None
         if rest is None or all(isinstance(one, SIMPLE) for one in rest):
             feed = Resuming(stage.feed, parts, blocks, rest)
@@ -85,6 +103,23 @@ class Stages:
                 stage.feed = feed
                 stage.silent |= chain.blocks.keys()
         return rows
+
+
+class _Sorting:
+    """Gives each event to what it is for."""
+
+    def __init__(self, takes: Mapping[Hashable, Aim]) -> None:
+        self._takes = takes
+
+    def __call__(self, event: Event) -> None:
+        if (take := self._takes.get(key_of(event))) is not None:
+            take(event)
+
+
+def _usable(chain: Chain, trace: Trace, steps: Sequence[Step]) -> bool:
+    """Whether the blocks of a chain can run alone, and it is worth it."""
+    inside = sum(step.block in chain.blocks for step in steps)
+    return inside >= _FEWEST and chain.complete and trace.apart(chain.blocks)
 
 
 def _part(passes: Passes, given: Given, block: nn.Module) -> Part:
@@ -128,7 +163,8 @@ class _Resumed:
     def call(self, module: nn.Module, *, dense: bool) -> Any:
         """What the module returns."""
         found = self._part.first(dense=dense)
-        with skipped(self._blocks, found if self._rest is None else (found, *self._rest)):
+        returned = found if self._rest is None else (found, *self._rest)
+        with replaced(self._blocks, lambda _: lambda *args, **kwargs: returned):
             return self.given.call(module, dense=dense)
 
 

@@ -67,8 +67,17 @@ class Places:
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._by_memory: dict[int, list[tuple[str, Tensor]]] = {}
+        self.add(tensors)
+
+    def add(self, tensors: Mapping[str, Tensor]) -> None:
+        """Look for these too."""
         for name, tensor in tensors.items():
             self._by_memory.setdefault(_memory(tensor), []).append((name, tensor))
+
+    def drop(self, tensors: Mapping[str, Tensor]) -> None:
+        """Look for these no more."""
+        for tensor in tensors.values():
+            self._by_memory.pop(_memory(tensor), None)
 
     def find(self, tensor: Tensor) -> Span | None:
         """The part that a tensor is, in the orientation of the parameter; None where it is none, or another view."""

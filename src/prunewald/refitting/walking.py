@@ -11,13 +11,13 @@ from prunewald.distributed import listed
 from prunewald.pruning.refitted import LayerRefit
 from prunewald.refitting.feed import Given
 from prunewald.refitting.fitting import Matrix, fit
-from prunewald.refitting.gathering import Gathering
+from prunewald.refitting.gathering import Aim, Gathering
 from prunewald.refitting.kept import Kept
 from prunewald.refitting.norms import Moments, measured
 from prunewald.refitting.order import Step, pattern_of
 from prunewald.refitting.originals import Originals
 from prunewald.refitting.passes import Passes
-from prunewald.refitting.sums import Sums
+from prunewald.refitting.sums import Met, Sums
 from prunewald.refitting.units import Span, Unit
 
 UNCHANGED = "no better on the examples held back: left as it was"
@@ -49,36 +49,52 @@ class Walk:
         self._shared = {bias for bias, count in biases.items() if count > 1}
         self.short: list[str] = []  # layers with fewer positions than a row has survivors
 
+    def gathering(self, step: Step, passes: Passes, order: Sequence[Hashable]) -> Gathering:
+        """What is to be summed up for the layers of a step.
+
+        Where several layers meet the same, or one has more outputs than inputs, products of inputs are fewer.
+        """
+        units = [key for key in step.keys if isinstance(key, Unit)]
+        shapes = [unit.matrix(self._setting.masks[unit.span.param]).shape for unit in units]
+        linear = all(self._params[unit.span.param].dim() == 2 for unit in units)
+        once = len(units) == len(step.keys) == step.calls
+        fewer = bool(shapes) and shapes[0][1] <= sum(shape[0] for shape in shapes)
+        crosswise = linear and once and fewer and not self._setting.dense_inputs
+        return Gathering(passes, order, step, crosswise=crosswise, dense_inputs=self._setting.dense_inputs)
+
     @torch.no_grad()
-    def take(self, step: Step, passes: Passes, order: Sequence[Hashable], feed: Iterable[Given]) -> list[LayerRefit]:
+    def take(self, gathering: Gathering, feed: Iterable[Given], aims: Sequence[Aim] | None = None) -> list[LayerRefit]:
         """Refit the layers of a step, after passes over all that is fed to the model, or to its part."""
-        gathering = Gathering(passes, order, step, dense_inputs=self._setting.dense_inputs)
-        gathering.over(feed)
+        step = gathering.step
+        gathering.over(feed, aims)
         if isinstance(step.keys[0], str):
             return [self._normalise(step.keys[0], *gathering.moments)]
         units = listed(list(gathering.units))
-        rows = [self._refit(unit, *gathering.units.get(unit, (Sums(), Sums())), aim=step.routed) for unit in units]
+        rows = []
+        for unit in units:
+            fitted, held = gathering.units.pop(unit, None) or (Sums(Met()), Sums(Met()))
+            dense = self._dense(unit)
+            for sums in (fitted, held):
+                sums.reduced(dense, aimed=not step.routed, crosswise=gathering.crosswise)
+            rows.append(self._refit(unit, fitted, held))
         return rows + (self._unmet(step, units) if step.routed else [])
 
-    def _refit(self, unit: Unit, fitted: Sums, held: Sums, *, aim: bool) -> LayerRefit:
-        """Refit one weight, and write it to the model; its targets were gathered, or its dense weights give them."""
-        matrix, dense = self._matrix(unit), self._dense(unit)
-        for sums in (fitted, held):
-            sums.reduced(dense, aimed=not aim)
-            if aim:
-                sums.aim(dense)
-            if not sums.finite:
-                raise ValueError(_NAN.format(repr(unit.name)))
-        if not (fitted.count and held.count):
-            return LayerRefit(unit.name, fitted.count, (), None, None, RARE)
+    def _refit(self, unit: Unit, fitted: Sums, held: Sums) -> LayerRefit:
+        """Refit one weight, and write it to the model."""
+        count = fitted.met.count
+        if not (fitted.finite and held.finite):
+            raise ValueError(_NAN.format(repr(unit.name)))
+        if not (count and held.met.count):
+            return LayerRefit(unit.name, count, (), None, None, RARE)
+        matrix = self._matrix(unit)
         most = int(matrix.mask.sum(1).max()) if matrix.mask.numel() else 0
-        if fitted.count < most:
+        if count < most:
             self.short.append(unit.name)
         found = fit(matrix, fitted, held, self._setting.ridges)
         if not found.after < found.before:
-            return LayerRefit(unit.name, fitted.count, (), found.before, found.before, UNCHANGED)
+            return LayerRefit(unit.name, count, (), found.before, found.before, UNCHANGED)
         self._write(unit, matrix, found.weight)
-        return LayerRefit(unit.name, fitted.count, found.ridges, found.before, found.after)
+        return LayerRefit(unit.name, count, found.ridges, found.before, found.after)
 
     def _unmet(self, step: Step, units: Iterable[Unit]) -> list[LayerRefit]:
         """The experts of a step that no example came by."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from prunewald.distributed import summed
 from prunewald.model.modules import evaluating
 from prunewald.pruning.refitted import LayerRefit, Refit
 from prunewald.refitting.chains import candidates
@@ -57,11 +58,12 @@ def refit_(model: nn.Module, masks: Mapping[str, Tensor], dense: Originals, data
     begun = time.perf_counter()
     examples = Examples(data, model, wish.held_back, wish.limit)
     tensors = named_tensors(model)
-    kept = Kept(tensors, masks)
+    kept = Kept(tensors, masks, dense)
     names = {id(tensor): name for name, tensor in tensors.items()}
     with evaluating(model), exact_and_plain(model):
-        passes = Passes(model, names, dense, masks)
         chains = candidates(model, "")
+        alone = [block for chain in chains for block in chain.blocks.values()] if dense.on_disk else []
+        passes = Passes(model, names, dense, masks, alone)
         trace, used, looked_up = passes.trace(next(iter(examples)), chains)
         rows = _left(model, masks, trace, used, looked_up, wish.ignore)
         judge = Judge(passes, examples, wish.loss)
@@ -79,16 +81,17 @@ def refit_(model: nn.Module, masks: Mapping[str, Tensor], dense: Originals, data
     if walk.short:
         notes = (_SHORT.format(some(map(repr, walk.short), 3)),)
         warn(notes[0])
+    fitted, held = map(int, summed(torch.tensor([examples.count[False], examples.count[True]])))
     seconds = time.perf_counter() - begun
-    return Refit(rows, examples.count[False], examples.count[True], judge.words, before, after, taken, seconds, notes)
+    return Refit(rows, fitted, held, judge.words, before, after, taken, seconds, notes)
 
 
 def _settled(judge: Judge, kept: Kept, before: float, feed: Iterable[Given]) -> tuple[float, float]:
     """Judge the whole; where it is no better than before, go less far, or nowhere: the figure, and how far it was."""
-    found = kept.now()
     after = judge(feed)
     if after <= before:
         return after, 1.0
+    found = kept.now()
     tried = [(before, 0.0)]
     for step in _STEPS:
         kept.put_(found, step)
