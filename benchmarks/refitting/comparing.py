@@ -4,11 +4,13 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.refitting.networks import NETWORKS
 from benchmarks.refitting.records import Record
 from prunewald.statistics import Difference, holm, paired
 
 OURS, TWO_FOUR, HEAD_DENSE = "moment+refit", "2:4", "moment+refit, head dense"
 PUBLISHED = ("published sparsegpt", "published wanda")
+HALF = "half of what the better of the published loses"
 LEVELS = ("0.5", "0.8", "0.9", "0.95", "0.98", "0.99", TWO_FOUR)
 
 
@@ -83,8 +85,8 @@ class Compared:
         return max(known, key=lambda way: self.change(network, way, level).difference.mean, default=None)
 
     def networks(self) -> list[str]:
-        """Networks in the order of the records."""
-        return list(dict.fromkeys(network for network, *_ in self.found))
+        """Networks in the order in which they are listed."""
+        return [name for name in NETWORKS if any(network == name for network, *_ in self.found)]
 
 
 def bar(found: Compared) -> list[Verdict]:
@@ -113,11 +115,7 @@ def _half(found: Compared, network: str, level: str, better: str) -> list[Verdic
     if lost <= 1:
         return []
     difference = found.difference(network, OURS, better, level)
-    return [
-        Verdict(
-            network, level, "half of what the better of the published loses", ours, lost, difference, ours <= lost / 2
-        )
-    ]
+    return [Verdict(network, level, HALF, ours, lost, difference, ours <= lost / 2)]
 
 
 def _verdict(found: Compared, network: str, level: str, way: str, other: str, what: str) -> Verdict:

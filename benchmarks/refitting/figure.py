@@ -20,6 +20,7 @@ _WAYS = {
     "published wanda": ("Wanda as published", look("wanda")[0], "-", "p"),
 }
 _PANELS = 3  # in a row
+_APART, _BESIDE = 0.2, 0.16  # where 2:4 stands, and its ways from each other
 
 
 def draw(found: Compared) -> Any:
@@ -28,7 +29,7 @@ def draw(found: Compared) -> Any:
 
     names = found.networks()
     rows = -(-len(names) // _PANELS)
-    figure = Figure(figsize=(11, 0.7 + 3.1 * rows), layout="constrained")
+    figure = Figure(figsize=(11, 0.9 + 3.1 * rows), layout="constrained")
     panels = figure.subplots(rows, _PANELS, squeeze=False).flatten()
     for axes, network in zip(panels, names, strict=False):
         for way in reversed(_WAYS):
@@ -36,8 +37,9 @@ def draw(found: Compared) -> Any:
         _finish(axes, found, network)
     for axes in panels[len(names) :]:
         axes.axis("off")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles[::-1], labels[::-1], loc="outside lower center", ncols=3, frameon=False)
+    legend = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    known = [label for label, *_ in _WAYS.values() if label in legend]
+    figure.legend([legend[label] for label in known], known, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle("Test accuracy with no training after pruning, 1,024 calibration examples", fontsize="medium")
     return figure
 
@@ -53,8 +55,8 @@ def _line(axes: "Axes", found: Compared, network: str, way: str) -> None:
         own = [(LEVELS.index(v), d) for v, d in zip(levels, every, strict=True) if (v == TWO_FOUR) == apart]
         ends = [[d.mean - d.low for _, d in own], [d.high - d.mean for _, d in own]]
         means = [dense + d.mean for _, d in own]
-        how: dict[str, Any] = {"color": color, "marker": mark, "markersize": 4, "linewidth": 1.4, "elinewidth": 0.8}
-        places = [place + 0.4 * apart for place, _ in own]
+        how: dict[str, Any] = {"color": color, "marker": mark, "markersize": 4, "linewidth": 1.4, "elinewidth": 0.6}
+        places = [place + apart * (_APART + _BESIDE * list(_WAYS).index(way)) for place, _ in own]
         axes.errorbar(places, means, yerr=ends, linestyle=style, label=None if apart else label, **how)
 
 
@@ -66,9 +68,12 @@ def _dense(found: Compared, network: str) -> float:
 def _finish(axes: "Axes", found: Compared, network: str) -> None:
     dense = _dense(found, network)
     axes.axhline(dense, color="0.5", linewidth=0.9)
-    places = [at + 0.4 * (level == TWO_FOUR) for at, level in enumerate(LEVELS)]
-    axes.set_xticks(places, [shown(level) for level in LEVELS])
-    axes.set_xlim(-0.3, places[-1] + 0.3)
+    width = _BESIDE * (len(_WAYS) - 1)
+    places = [at + (level == TWO_FOUR) * (_APART + width / 2) for at, level in enumerate(LEVELS)]
+    axes.set_xticks(places, [shown(level).removesuffix(" %") for level in LEVELS])
+    axes.set_xlim(-0.3, places[-1] + width / 2 + 0.3)
+    axes.axvline(len(LEVELS) - 2 + 0.75 * _APART + 0.5, color="0.8", linewidth=0.8)
+    axes.set_xlabel("% pruned", fontsize="small")
     axes.set_ylim(0, min(100, 1.08 * dense))
     axes.grid(color="0.92", linewidth=0.6)
     axes.set_axisbelow(True)

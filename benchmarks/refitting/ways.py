@@ -121,14 +121,21 @@ def _pruner(subject: Subject, criterion: str, level: str, but: tuple[str, ...] =
 
 
 def _wald(subject: Subject) -> Any:
-    """Sigma of every weight from the full Gram matrix of its layer's inputs, which has SparseGPT's damping."""
+    """The roots of [G^-1]_jj for each weight, G the Gram matrix of its layer's inputs, with SparseGPT's damping.
+
+    Where there is a bias, which takes the mean, G is that of the deviations from it. All rows of a layer have the same.
+    """
     model, _ = subject.restored()
     found = {}
-    for name, gram in grams(model, subject.layers(), subject.batches()).items():
+    for name, sums in grams(model, subject.layers(), subject.batches(), bias=True).items():
         module = layer(model, name)
-        gram.diagonal().add_(0.01 * gram.diagonal().mean())
-        errors = torch.linalg.inv(gram).diagonal().sqrt().to(module.weight.dtype)
-        found[f"{name}.weight"] = as_weight(module, errors.expand(len(module.weight), -1).contiguous())
+        gram, damping = sums[:-1, :-1].clone(), 0.01 * sums.diagonal()[:-1].mean()
+        if module.bias is not None:
+            gram -= torch.outer(sums[-1, :-1], sums[-1, :-1]) / sums[-1, -1]
+        gram.diagonal().add_(damping)
+        errors = torch.linalg.inv(gram).diagonal().sqrt().masked_fill(sums.diagonal()[:-1] == 0, torch.inf)
+        errors = errors.to(module.weight.dtype).expand(len(module.weight), -1)
+        found[f"{name}.weight"] = as_weight(module, errors.contiguous())
     return found
 
 
@@ -140,7 +147,9 @@ def ours(subject: Subject, criterion: str, level: str) -> Found:
     """Our counts, |w| shared out by LAMP, and a criterion; then refitted."""
     began = time.perf_counter()
     with _pruner(subject, criterion, level) as pruner:
-        _prune(pruner, level)
+        masks = pruner.choose(_level(level))[0]
+    with _pruner(subject, "abs", level) as pruner:  # one that watches nothing, whoever chose
+        pruner.set_masks(masks)
         yield from _both(subject, pruner, criterion, began)
 
 
