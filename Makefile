@@ -33,6 +33,7 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.closed_forms
 	$(BIN)/python -m benchmarks.size
 	$(BIN)/python -m benchmarks.certificates
+	$(BIN)/python -m benchmarks.wanda
 
 clean:
 	rm -rf .venv

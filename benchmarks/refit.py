@@ -95,7 +95,7 @@ def main() -> None:
     given = made.parse_args()
     numbers = {}
     for level in given.level:
-        found = {way: [] for way in given.ways}
+        found: dict[str, list[tuple[float, float]]] = {way: [] for way in given.ways}
         for _ in range(given.rounds):
             for way in given.ways:
                 job = WAYS[way].format(level=level)

@@ -9,6 +9,7 @@ import inspect
 import pkgutil
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -93,6 +94,17 @@ def test_a_page_of_the_docs_runs_from_top_to_bottom(page, tmp_path, monkeypatch)
         exec(block, names)
 
 
+@pytest.mark.filterwarnings("ignore:.* output rows have no weight left")
+def test_the_page_on_calibration_runs_from_top_to_bottom(capsys, one_thread):
+    torch.manual_seed(0)
+    names: dict[str, object] = {}
+    for block in blocks("docs/calibration.md"):
+        exec(block, names)
+    assert "20 batches of data, by pruner.observe()" in capsys.readouterr().out
+    assert names["report"].criterion == "MagnitudeUncertainty()"
+    assert names["pruner"].sparsity == pytest.approx(0.7, abs=0.01)
+
+
 @pytest.mark.filterwarnings("ignore:.*")  # Lightning's own: loggers that are not there, few workers, short epochs
 def test_the_page_on_lightning_runs_from_top_to_bottom(tmp_path, monkeypatch, one_thread):
     lightning = pytest.importorskip("lightning", reason="pip install 'prunewald[lightning]'")
@@ -141,9 +153,18 @@ def test_the_page_on_accelerate_runs_from_top_to_bottom(tmp_path, monkeypatch):
     names = {"torch": torch, "loss": nn.functional.cross_entropy, "model": model}
     names["loader"] = torch.utils.data.DataLoader(data, batch_size=8)
     names["optimizer"] = torch.optim.Adam(model.parameters())
-    for block in blocks("docs/accelerate.md"):
+    *training, log = blocks("docs/accelerate.md")
+    for block in training:
         exec(block, names)
     assert names["pruner"].sparsity == pytest.approx(0.9, abs=0.01)
+    told = []
+    tracker = SimpleNamespace(name="own", main_process_only=True, log=lambda values, step: told.append((values, step)))
+    names["accelerator"].trackers = [tracker]
+    exec(log, names)
+    ((values, step),) = told
+    assert values["sparsity"] == names["pruner"].sparsity
+    assert {"sparsity/0.weight", "sparsity/2.weight"} < values.keys()
+    assert step == names["pruner"].steps == 10
 
 
 @pytest.mark.filterwarnings("ignore:.* output rows have no weight left")
@@ -160,7 +181,7 @@ def test_the_page_on_peft_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys)
             optimizer.step()
 
     names = {"torch": torch, "train": train, "base": Small(), "Net": Small, "batches": batches}
-    for block in blocks("docs/peft.md"):
+    for block in (one for one in blocks("docs/peft.md") if "Trainer" not in one):
         exec(block, names)
     assert names["merged"].fc1.weight.count_nonzero() + names["merged"].fc2.weight.count_nonzero() == 256
     assert "are masked where these are pruned" in capsys.readouterr().out
@@ -213,6 +234,24 @@ def test_the_page_on_torch_pruning_runs(tmp_path, monkeypatch, one_thread):
     for block in blocks("docs/torch-pruning.md"):
         exec(block, names)
     assert names["model"].fc2.out_features == 16
+
+
+@pytest.mark.filterwarnings("ignore:.* output rows have no weight left")  # of a tiny model
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # peft asks transformers
+def test_adapters_are_masked_in_a_trainer_as_the_page_on_peft_has_it(tmp_path, one_thread):
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
+    from prunewald.integrations.peft import mask_adapters
+    from tests.trainers import llama, made, rows
+
+    model = peft.get_peft_model(made(llama), peft.LoraConfig(r=2, target_modules=["q_proj", "up_proj"]))
+    args = transformers.TrainingArguments(str(tmp_path), max_steps=6, use_cpu=True, report_to="none")
+    names = {"model": model, "args": args, "train_data": rows(model), "mask_adapters": mask_adapters}
+    (block,) = [block for block in blocks("docs/peft.md") if "Trainer" in block]
+    exec(block, names)
+    masks = names["callback"].pruner.masks
+    assert not any(names["merged"].get_parameter(name)[~mask].any() for name, mask in masks.items())
+    assert sum(int((~mask).sum()) for mask in masks.values()) > 0.89 * sum(mask.numel() for mask in masks.values())
 
 
 @pytest.mark.filterwarnings("ignore:.* output rows have no weight left")  # of a tiny model
@@ -279,6 +318,6 @@ def test_doctests(name):
 
 def test_links_between_pages_lead_somewhere():
     for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
-        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
             if "://" not in link:
                 assert (page.parent / link).exists(), f"{page.name} links to {link}"

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import prunewald as pw
+from prunewald.pruning.resuming import unpacked
 from tests.resuming import same
 from tests.training import assert_zeros, closure_step, fused, hooks_on, loss_of, net, one_step, sgd, train
 
@@ -160,6 +161,21 @@ def test_no_masks_are_set_after_detach():
     with pytest.raises(ValueError, match="detached: make a new one"):
         pruner.set_masks(good())
     assert same(dict(model.state_dict()), dict(before))
+
+
+def test_after_detach_a_state_is_told_and_none_is_taken():
+    model, optimizer, pruner = trained()
+    pruner.prune(0.5)
+    masks = pruner.masks
+    pruner.detach()
+    train(model, optimizer, 2)
+    before = copy.deepcopy(model.state_dict())
+    state = pruner.state_dict()
+    assert same(unpacked(state["masks"]), masks)
+    with pytest.raises(ValueError, match="detached: make a new one"):
+        pruner.load_state_dict(state)
+    model.eval()(torch.randn(8, 6))
+    assert same(dict(model.state_dict()), dict(before)), "nobody holds these weights"
 
 
 # ---- follow ------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved, packed, unpacked
 from prunewald.pruning.scoring import Scored
 from prunewald.pruning.stepping import Stepping, after_backward
-from prunewald.pruning.subject import Subject
+from prunewald.pruning.subject import DETACHED, Subject
 from prunewald.pruning.view import PrunerView
 from prunewald.pruning.waiting import Waiting
 from prunewald.pruning.watching import Watcher
@@ -92,7 +92,7 @@ class Pruner(PrunerView):
             refuse_shards(self._params)
         names, optimizers, kept, evaluations = as_given(optimizer)
         self._owners = owned(self._params, optimizers)
-        sigma = plain_names(model, uncertainty)
+        sigma = None if uncertainty is None else plain_names(model, uncertainty)
         self._choices = Choices.of(criterion, sigma, scope, pattern, schedule, total_steps)
         self._choices.check(slices, self._params)
         watched = self._choices.watched
@@ -188,8 +188,10 @@ class Pruner(PrunerView):
     def _plan(
         self, request: Request, uncertainty: SigmaSource | None = None, scope: Allocation | str | None = None
     ) -> Plan:
-        sigma = plain_names(self._subject.guard.given or self.model, uncertainty)
-        choices = self._choices if sigma is None else replace(self._choices, uncertainty=online(sigma))
+        choices, given = self._choices, self._subject.guard.given
+        if uncertainty is not None:
+            sigma = plain_names(self.model if given is None else given, uncertainty)  # what is compiled may have no len
+            choices = replace(choices, uncertainty=online(sigma))
         if scope is not None:
             choices = replace(choices, scope=make("scope", scope))
         own = self._watcher
@@ -380,6 +382,8 @@ class Pruner(PrunerView):
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """An error where `load_state_dict` would give one; nothing is loaded."""
+        if not self._subject.zeros.attached:
+            raise ValueError(DETACHED)
         check_saved(state)
         check_masks(unpacked(state["masks"]), self._params, every=True, what="the saved masks")
         self._watcher.check_state(state)

@@ -135,6 +135,18 @@ def test_rows_are_sorted_in_chunks(monkeypatch):
     assert torch.equal(whole.flatten(1).sum(1), counts)
 
 
+@given(st.integers(1, 30), st.integers(1, 8), dtypes, st.data())
+@settings(max_examples=100)
+def test_short_rows_are_ordered_without_sorting(rows, cols, dtype, data):
+    table = data.draw(st.lists(st.tuples(numbers, finite), min_size=rows * cols, max_size=rows * cols))
+    flat = ranked(table, dtype)
+    counts = torch.tensor(data.draw(st.lists(st.integers(0, cols), min_size=rows, max_size=rows)))
+    chosen = smallest_by_row(Ranked(flat.score.view(rows, cols), flat.weight.view(rows, cols)), counts)
+    for at, count in enumerate(counts.tolist()):
+        own = slice(at * cols, (at + 1) * cols)
+        assert torch.equal(chosen[at], reference(flat.score[own], flat.weight[own], count))
+
+
 def test_a_vector_is_one_row_and_a_row_is_all_of_an_index():
     vector = torch.tensor([3.0, 1.0, 2.0])
     assert smallest_by_row(Ranked(vector, vector), torch.tensor([2])).tolist() == [False, True, True]

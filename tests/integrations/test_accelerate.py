@@ -1,7 +1,6 @@
 """Accelerate: a Pruner before and after prepare, in its checkpoints, and in two processes."""
 
 import os
-import socket
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from torch import multiprocessing, nn
 import prunewald as pw
 from prunewald.integrations.accelerate import attach
 from tests.resuming import same
+from tests.test_distributed import free_port
 
 accelerate = pytest.importorskip(
     "accelerate", reason="accelerate is not installed: pip install 'prunewald[accelerate]'"
@@ -146,6 +146,23 @@ def test_a_checkpoint_that_does_not_fit_is_an_error_and_nothing_is_loaded(accele
     assert pruner.sparsity == 0
 
 
+def test_a_pruner_that_was_detached_writes_nothing_and_gives_its_place_to_the_next(accelerator, tmp_path):
+    model, optimizer, first = prepared(accelerator, 0)
+    first.prune(0.5)
+    accelerator.save_state(tmp_path / "pruned")
+    first.detach()
+    train(accelerator, model, optimizer, 0, BATCHES)
+    dense = {name: value.clone() for name, value in model.state_dict().items()}
+    accelerator.save_state(tmp_path / "dense")
+    with pytest.raises(ValueError, match=r"pruned has the state of a Pruner that was detached since: attach\(\)"):
+        accelerator.load_state(tmp_path / "pruned")
+    assert same(dict(model.state_dict()), dense)
+    second = attach(accelerator, model, optimizer)
+    accelerator.load_state(tmp_path / "pruned")
+    assert zeros_of(second) == 256
+    assert accelerator._custom_objects == [second]
+
+
 # ---- refused -----------------------------------------------------------------------------------------------------
 
 
@@ -207,12 +224,6 @@ def in_two(rank, port, folder):
         accelerator = accelerate.Accelerator(cpu=True)
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.mark.slow

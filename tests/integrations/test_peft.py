@@ -205,6 +205,18 @@ def test_as_the_schedule_prunes_the_masks_of_the_adapters_follow():
     torch.testing.assert_close(out(merged), before, rtol=0, atol=1e-5)
 
 
+def test_a_model_that_was_compiled_before_the_pruning_sees_the_masks():
+    torch.compiler.reset()
+    model = adapted(lora_dropout=0.0, init_lora_weights=False)
+    pruner = pw.Pruner(model, criterion="magnitude")
+    mask_adapters(model, pruner)
+    compiled = torch.compile(model.eval(), backend="eager")
+    for share in (0.0, 0.4, 0.8):
+        pruner.prune(share)
+        torch.testing.assert_close(out(compiled), out(model), rtol=0, atol=0)
+    torch.testing.assert_close(out(model.merge_and_unload()), out(compiled), rtol=0, atol=1e-5)
+
+
 def test_where_nothing_is_pruned_a_layer_computes_as_without_masks():
     model = adapted()
     other = copy.deepcopy(model)

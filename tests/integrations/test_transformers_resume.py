@@ -15,7 +15,7 @@ from tests.training import zeros_hold
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
 from prunewald.integrations.transformers import PrunerCallback
-from tests.trainers import bert, llama, made, mixtral, share_of_zeros, trainer, transformers
+from tests.trainers import KINDS, bert, llama, made, share_of_zeros, trainer, transformers
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -71,6 +71,26 @@ def test_a_resumed_training_is_the_same_to_the_last_bit(recipe, at, whole, tmp_p
     assert callback.pruner.holding
     found = everything(resumed, callback)
     assert {key for key in wanted if not same(found[key], wanted[key])} == set()
+
+
+OPTIONS = {
+    "llama": {"bf16": True, "gradient_accumulation_steps": 2, "gradient_checkpointing": True},
+    "bert": {"optim": "adamw_torch_fused", "label_smoothing_factor": 0.1},
+    "t5": {"bf16": True, "max_grad_norm": 0.01},
+}
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_other_models_with_other_options_resume_bit_for_bit_too(kind, tmp_path):
+    found = []
+    for seed, folder in enumerate((None, tmp_path / "checkpoint-4")):
+        callback = PrunerCallback(schedule=pw.Cubic(0.8, begin=1, every=2))
+        where = tmp_path if folder is None else tmp_path / "again"
+        one = trainer(made(KINDS[kind], seed=seed), where, callback, **SAVING, **OPTIONS[kind])
+        one.train(resume_from_checkpoint=folder)
+        found.append(everything(one, callback))
+    assert {key for key in found[0] if not same(found[0][key], found[1][key])} == set()
 
 
 def test_the_last_checkpoint_of_the_folder_is_found_by_itself(tmp_path):
@@ -194,19 +214,34 @@ def test_a_pruning_whose_step_is_over_is_an_error(tmp_path):
         )
 
 
-# ---- experts, whose weights have other names in files: the Trainer does not load them --------------------------------
+# ---- experts and ViT, whose weights have other names in files: the Trainer does not load them ------------------------
 
 
-def test_experts_that_the_trainer_did_not_load_are_an_error(tmp_path):
-    trainer(made(mixtral), tmp_path, PrunerCallback(0.7, at_step=3), steps=4, **SAVING).train()
-    folder = str(tmp_path / "checkpoint-4")
-    with pytest.raises(ValueError, match=rf"experts.* the Trainer did not load .*from_pretrained\('{folder}'\)"):
-        trainer(made(mixtral, seed=1), tmp_path, PrunerCallback(0.7, at_step=3)).train(resume_from_checkpoint=folder)
+OTHERWISE = {"mixtral": "experts", "vit": "q_proj"}
 
 
-def test_experts_resume_from_a_model_that_was_loaded_before(tmp_path):
+@pytest.mark.parametrize("kind", OTHERWISE)
+def test_weights_that_the_trainer_did_not_load_are_an_error_where_they_were_pruned(kind, tmp_path):
+    trainer(made(KINDS[kind]), tmp_path, PrunerCallback(0.7, at_step=3), steps=4, **SAVING).train()
+    folder, said = str(tmp_path / "checkpoint-4"), rf"{OTHERWISE[kind]}.* the Trainer did not load .*from_pretrained"
+    one = trainer(made(KINDS[kind], seed=1), tmp_path, PrunerCallback(0.7, at_step=3))
+    with pytest.raises(ValueError, match=rf"{said}\('{folder}'\)"):
+        one.train(resume_from_checkpoint=folder)
+
+
+@pytest.mark.parametrize("kind", OTHERWISE)
+def test_weights_that_the_trainer_did_not_load_are_warned_of_where_they_were_not(kind, tmp_path):
+    trainer(made(KINDS[kind]), tmp_path, PrunerCallback(0.7, at_step=3), steps=4, **SAVING).train()
+    folder, said = str(tmp_path / "checkpoint-2"), rf"{OTHERWISE[kind]}.* are not those that .*from_pretrained"
+    one = trainer(made(KINDS[kind], seed=1), tmp_path, PrunerCallback(0.7, at_step=3))
+    with pytest.warns(UserWarning, match=rf"{said}\('{folder}'\)"):
+        one.train(resume_from_checkpoint=folder)
+
+
+@pytest.mark.parametrize("kind", OTHERWISE)
+def test_they_resume_from_a_model_that_was_loaded_before(kind, tmp_path):
     callback, again = PrunerCallback(schedule="cubic"), PrunerCallback(schedule="cubic")
-    whole = trainer(made(mixtral), tmp_path, callback, **SAVING)
+    whole = trainer(made(KINDS[kind]), tmp_path, callback, **SAVING)
     whole.train()
     folder = str(tmp_path / "checkpoint-4")
     resumed = trainer(type(whole.model).from_pretrained(folder), tmp_path / "b", again)

@@ -56,3 +56,15 @@ def test_nothing_to_do_is_an_error_and_leaves_all_as_it_was() -> None:
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
     assert model[4].momentum == 0.3
     assert model.training
+
+
+def test_batches_as_a_training_loop_has_them() -> None:
+    x = torch.randn(3, 50, 4)
+    expected = net()
+    pw.recalibrate(expected, list(x[:2]))
+    for batches in ([(one, torch.zeros(50)) for one in x], [{"input": one, "labels": torch.zeros(50)} for one in x]):
+        model = net()
+        pw.recalibrate(model, batches, limit=2)
+        torch.testing.assert_close(model[1].running_mean, expected[1].running_mean)
+    with pytest.raises(ValueError, match="limit=0"):
+        pw.recalibrate(expected, list(x), limit=0)

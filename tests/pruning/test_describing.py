@@ -6,6 +6,7 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.core.ranking import Ranked
+from prunewald.pruning import describing
 from prunewald.pruning.describing import scored_row, untouched_row
 from prunewald.pruning.plan import Request, resolve
 from tests.training import trained_pruner, wide
@@ -60,6 +61,17 @@ def test_the_dead_are_counted_among_the_living(alive, share):
     row = scored_row(plan_of(pw.Pruner(wide(), criterion="magnitude")), "a", ranked, alive, keep, None)
     assert row.dead == pytest.approx(share)
     assert row.threshold == 0, "a dead weight's score is a place in the order, and no number"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_threshold_is_the_lowest_score_kept_wherever_it_is(dtype):
+    torch.manual_seed(0)
+    score = torch.randn(200_000, dtype=dtype)
+    score[:3] = torch.tensor([-torch.inf, torch.finfo(dtype).min, torch.finfo(dtype).max])
+    for share in (0.1, 0.9):
+        keep = torch.rand(200_000) < share
+        keep[:3] = torch.tensor([False, False, True])
+        assert describing._threshold(Ranked(score, torch.ones_like(score)), keep) == float(score[keep].min())
 
 
 def test_what_was_not_touched_has_no_figures_of_scores():

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import prunewald as pw
 from prunewald.core.allocation import Global, Layer, Row
 from prunewald.core.ranking import KnownScores, Ranked
+from prunewald.pruning import selecting
 from prunewald.pruning.plan import Plan, Request
 from prunewald.pruning.selecting import keep_counts, select
 
@@ -145,3 +146,22 @@ def test_rows_and_levels_by_layer_are_noted_too():
     assert re.search("66.67%.*not 50.00%", *unlike(report))
     report = pw.Pruner(small_layers(), criterion="magnitude").prune({"0": 0.95, "1": 0.5})
     assert re.search("66.67%.*not 72.50%", *unlike(report))
+
+
+def test_the_overlap_by_rows_is_that_of_evenly_spread_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def overlap() -> tuple[float, pw.Pruner]:
+        torch.manual_seed(0)
+        pruner = pw.Pruner(nn.Linear(40, 400), criterion="wanda", scope="row")
+        pruner.observe([torch.randn(50, 40).mul_(torch.arange(40.0))])
+        return pruner.prune(0.5).rows[0].overlap, pruner
+
+    whole, pruner = overlap()
+    monkeypatch.setattr(selecting, "_ROWS_OF", 4000)
+    some, again = overlap()
+    assert torch.equal(again.masks["weight"], pruner.masks["weight"])
+    torch.manual_seed(0)
+    size = nn.Linear(40, 400).weight.abs()[::4].detach()
+    by_size = size > size.kthvalue(20, dim=1, keepdim=True).values
+    mask = pruner.masks["weight"][::4]
+    assert some == int((by_size & mask).sum()) / int(mask.sum()) != whole
+    assert some == pytest.approx(whole, abs=0.05)

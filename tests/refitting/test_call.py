@@ -285,6 +285,15 @@ def test_data_that_will_not_do():
     assert all(torch.equal(mask, masks[name]) for name, mask in pruner.masks.items())
 
 
+def test_a_loss_that_is_none():
+    model, data = mlp(), [(x, x) for x in batches(16)]
+    pruner, dense = pruned(model)
+    before = states(model)
+    with pytest.raises(ValueError, match="loss on the examples held back is nan"):
+        pw.refit(pruner, data, dense=dense, loss=lambda found, targets: found.mean() * torch.nan)
+    assert same(model, before)
+
+
 def test_options_that_will_not_do():
     pruner, dense = pruned(mlp())
     for wrong, said in [

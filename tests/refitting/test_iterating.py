@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from prunewald.refitting import exact, iterating
+from prunewald.refitting import exact, iterating, solving
 from prunewald.refitting.solving import Gram, error, solve
 from tests.refitting.helpers import inputs, pruned
 
@@ -57,61 +57,55 @@ def problem(rows=40):
     x = inputs("relu", 600, 160)
     dense, mask = pruned(x, rows, 0.5)
     gram = Gram.of(x, x @ dense.T)
-    residual = (gram.cross - (dense * mask) @ gram.inputs) * mask
     free = mask & (gram.inputs.diagonal() > 0)
-    return gram.inputs, residual * free, free, 1e-3 * float(gram.inputs.diagonal().mean()), error(gram, dense * mask)
-
-
-def counted(monkeypatch):
-    """The sizes of the products of matrices from here on, as they are made."""
-    calls = []
-    steps = iterating._steps
-    monkeypatch.setattr(iterating, "_steps", lambda matrix, *args: calls.append(matrix.dtype) or steps(matrix, *args))
-    return calls
+    residual = (gram.cross - (dense * mask) @ gram.inputs) * free
+    ridge = 1e-3 * float(gram.inputs.diagonal().mean())
+    return iterating.Steps(gram.inputs), (residual, free, ridge, error(gram, dense * mask))
 
 
 def test_where_single_precision_does_not_do_double_precision_takes_over(monkeypatch):
-    args = problem()
-    expected = iterating.by_steps(*args)
-    steps, calls = iterating._steps, []
+    system, rows = problem()
+    expected, steps, calls = system.solved(*rows), iterating._steps, []
 
-    def coarse(matrix, right, *rest):
+    def coarse(matrix, *rest):
         calls.append(matrix.dtype)
         if matrix.dtype == torch.float32:  # as if its products were rounded to few bits
             matrix = matrix.to(torch.float8_e4m3fn).float()
-        return steps(matrix, right, *rest)
+        return steps(matrix, *rest)
 
     monkeypatch.setattr(iterating, "_steps", coarse)
-    found = iterating.by_steps(*args)
+    found = system.solved(*rows)
     assert calls == [torch.float32, torch.float64]
     torch.testing.assert_close(found, expected, rtol=0.1, atol=0.05 * float(expected.abs().max()))
 
 
-def test_rows_are_taken_in_pieces_that_fit_in_memory(monkeypatch):
-    args = problem()
-    whole, calls = iterating.by_steps(*args), counted(monkeypatch)
-    monkeypatch.setattr(iterating, "_ROOM", 15 * 4 * (8 * 160 + 3 * 64**2))
-    pieces = iterating.by_steps(*args)
-    assert len(calls) == 3  # 15, 15 and 10 rows
-    torch.testing.assert_close(pieces, whole, rtol=0.1, atol=0.02 * float(whole.abs().max()))
-
-
 def test_a_start_at_the_solution_is_left_within_a_few_steps():
-    inputs_, residual, alive, ridge, before = problem()
-    least = exact.by_rows(inputs_, residual, alive, ridge, 0.0)
-    found = iterating.by_steps(inputs_, residual, alive, ridge, before, least)
+    system, (residual, free, ridge, before) = problem()
+    least = exact.by_rows(system.inputs, residual, free, ridge, 0.0)
+    found = system.solved(residual, free, ridge, before, least)
     torch.testing.assert_close(found, least, rtol=1e-3, atol=1e-4 * float(least.abs().max()))
 
 
 def test_the_factor_model_is_inverted_under_the_mask_of_each_row():
-    args = problem(rows=5)
-    scale = (args[0].diagonal() + args[3]).rsqrt()
-    matrix = (args[0] + args[3] * torch.eye(160)) * scale * scale.unsqueeze(1)
-    loadings, own = iterating._factors(matrix)
-    solved = iterating._Model(loadings, own, args[2]).solved(args[1])
+    system, (residual, free, _, _) = problem(rows=5)
+    loadings, own = system.loadings.double(), system.own.double()
+    solved = iterating._Model(loadings, own, free).solved(residual)
     whole = loadings @ loadings.T + own.diag()
-    torch.testing.assert_close(whole.diagonal(), torch.ones(160, dtype=torch.float64), rtol=1e-6, atol=0.01)
-    for row, alive in enumerate(args[2]):
+    met = system.inputs.diagonal() > 0
+    assert bool(((whole.diagonal()[met] - 1).abs() < 0.01).all())
+    for row, alive in enumerate(free):
         at = alive.nonzero()[:, 0]
-        torch.testing.assert_close(solved[row, at], torch.linalg.solve(whole[at][:, at], args[1][row, at]))
+        torch.testing.assert_close(solved[row, at], torch.linalg.solve(whole[at][:, at], residual[row, at]))
         assert not solved[row, ~alive].any()
+
+
+def test_rows_are_taken_in_pieces_that_fit_in_memory(monkeypatch):
+    x = inputs("relu", 600, 160)
+    dense, mask = pruned(x, 40, 0.5)
+    gram, calls, steps = Gram.of(x, x @ dense.T), [], iterating._steps
+    whole = solve(gram, dense * mask, mask, 1e-3, exactly=False)
+    monkeypatch.setattr(iterating, "_steps", lambda *args: calls.append(len(args[2])) or steps(*args))
+    monkeypatch.setattr(solving, "_ROOM", 15 * (80 * 160 + 12 * 64**2))
+    pieces = solve(gram, dense * mask, mask, 1e-3, exactly=False)
+    assert calls == [15, 15, 10]
+    torch.testing.assert_close(pieces, whole, rtol=0.1, atol=0.02 * float(whole.abs().max()))

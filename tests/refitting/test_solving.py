@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from prunewald.refitting import solving
 from prunewald.refitting.solving import Gram, best_ridge, error, solve
 
 
@@ -153,3 +154,27 @@ def test_where_no_ridge_helps_on_the_examples_held_back_the_weights_stay():
     ridge, found, before, after = best_ridge(wrong, Gram.of(x, y), dense * mask, mask)
     assert (ridge, after) == (None, before)
     assert torch.equal(found, dense * mask)
+
+
+def test_many_rows_have_their_ridge_chosen_by_some_of_them_and_are_all_solved(monkeypatch):
+    x, y, dense, mask = data(n=60, width=30, rows=50, kept=0.9)
+    weight, fit, held = dense * mask, Gram.of(x[:20], y[:20]), Gram.of(x[20:], y[20:])
+    monkeypatch.setattr(solving, "_JUDGES", 20)
+    ridge, found, before, after = best_ridge(fit, held, weight, mask, (1e-4, 1e-2, 1.0))
+    some = torch.arange(0, 50, 3)
+    judged = {
+        one: float(error(held.rows(some), solve(fit, weight, mask, one)[some]).sum()) for one in (1e-4, 1e-2, 1.0)
+    }
+    assert ridge == min(judged, key=judged.get)
+    assert torch.equal(found, solve(fit, weight, mask, ridge))
+    assert (before, after) == (float(error(held, weight).sum()), float(error(held, found).sum()))
+
+
+def test_the_solver_is_chosen_by_what_a_factorisation_of_each_row_takes(monkeypatch):
+    alive = torch.ones(40, 100, dtype=torch.bool)
+    assert solving._cheap(alive)  # one factorisation for all
+    alive &= torch.rand(40, 100) < 0.8
+    assert solving._cheap(alive)  # no time worth speaking of
+    monkeypatch.setattr(solving, "_ANYWAY", 0)
+    assert not solving._cheap(alive)
+    assert solving._cheap(alive & (torch.rand(40, 100) < 0.2))

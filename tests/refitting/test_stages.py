@@ -143,9 +143,10 @@ def test_with_the_dense_weights_on_disk_it_is_the_same(case, tmp_path):
         own = pw.Pruner(one)
         own.hold_zeros()
         found.append(pw.refit(own, data, dense=dense, folder=folder).refit)
-    assert found[0].layers == found[1].layers
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     assert list(tmp_path.iterdir()) == []
-    report = pw.Pruner(third).prune(0.5, refit=data, folder=tmp_path)
-    assert report.refit.layers == found[0].layers
+    found.append(pw.Pruner(third).prune(0.5, refit=data, folder=tmp_path).refit)
+    for refit, copied in zip(found[1:], (other, third), strict=True):
+        assert [layer.after for layer in refit.layers] == pytest.approx([layer.after for layer in found[0].layers])
+        for a, b in zip(model.parameters(), copied.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
     assert list(tmp_path.iterdir()) == []

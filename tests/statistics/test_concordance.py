@@ -12,6 +12,17 @@ def test_rank_correlation_is_spearman_s_with_ties():
     assert rank_correlation(a, a + b) == pytest.approx(stats.spearmanr(a.numpy(), (a + b).numpy()).statistic)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rank_correlation_of_floats_of_all_signs_with_ties_and_both_zeros(dtype):
+    torch.manual_seed(0)
+    a = torch.randn(500).mul(3).round().div(2).to(dtype)
+    b = (a + torch.randn(500).round()).to(dtype)
+    assert (a == 0).any()
+    expected = stats.spearmanr(a.double().numpy(), b.double().numpy()).statistic
+    assert rank_correlation(a, b) == pytest.approx(expected)
+    assert rank_correlation(-a, b) == pytest.approx(-expected), "-0.0 is 0.0"
+
+
 def test_rank_correlation_with_a_constant_is_not_a_number():
     assert math.isnan(rank_correlation(torch.ones(5), torch.arange(5)))
 

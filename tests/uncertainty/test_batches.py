@@ -113,3 +113,64 @@ def test_what_gives_nothing_at_a_second_pass_is_an_error():
 
     with pytest.raises(ValueError, match="Spent.*only once"):
         estimate(FisherDiagonal(), Spent(), "squared_error")
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_a_limit_is_of_batches(estimator):
+    first = estimate(estimator, list(Streamed("cross_entropy"))[:5], "cross_entropy")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    found = estimator.estimate(model, Streamed("cross_entropy"), F.cross_entropy, limit=5)
+    assert all(torch.equal(sigma, first[name]) for name, sigma in found.items())
+    with pytest.raises(ValueError, match="limit=0.*at least 1"):
+        estimator.estimate(model, Streamed("cross_entropy"), F.cross_entropy, limit=0)
+
+
+class Named(nn.Module):
+    """Two inputs by name, outputs in a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 5), nn.Linear(2, 5)
+
+    def forward(self, left, right, scale=1.0):
+        return {"logits": self.first(left).tanh() + scale * self.second(right), "other": left}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_dicts_and_tuples_of_several_inputs_give_what_one_by_hand_gives(estimator, loss):
+    class Joined(Named):
+        def forward(self, x):
+            return super().forward(x[:, :4], x[:, 4:])["logits"]
+
+    torch.manual_seed(0)
+    x, y = torch.randn(24, 6), torch.randint(5, (24,)) if loss == "cross_entropy" else torch.randn(24, 5)
+    named, joined = Named(), Joined()
+    joined.load_state_dict(named.state_dict())
+    expected = estimator.estimate(joined, [(x[:9], y[:9]), (x[9:], y[9:])], LOSSES[loss])
+    pairs = [(x[:9, :4], x[:9, 4:], y[:9]), (x[9:, :4], x[9:, 4:], y[9:])]
+    dicts = [{"left": a, "right": b, "scale": 1.0, "labels": c} for a, b, c in pairs]
+    for given in (pairs, dicts):
+        for name, sigma in estimator.estimate(named, given, LOSSES[loss]).items():
+            torch.testing.assert_close(sigma, expected[name], rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("estimator", [e for e in ESTIMATORS if not isinstance(e, LayerLeastSquares)], ids=repr)
+def test_what_is_missing_or_cannot_be_told_is_named(estimator):
+    model, x = nn.Linear(4, 3), torch.randn(5, 4)
+    with pytest.raises(ValueError, match=r"a tensor \(5, 4\), has no targets"):
+        estimator.estimate(model, [x], F.cross_entropy)
+    with pytest.raises(TypeError, match="a tuple of 3 are tuple.*pairs"):
+        estimator.estimate(model, [(x, x, x)], F.cross_entropy)
+    with pytest.raises(TypeError, match=r"Linear.*'x', 'y'.*takes \(input"):
+        estimator.estimate(model, [{"x": x, "y": torch.zeros(5).long()}], F.cross_entropy)
+    with pytest.raises(ValueError, match=r"a tensor \(5, 3\).*loss="):
+        estimator.estimate(model, [(x, torch.zeros(5).long())])
+
+    class Text(nn.Linear):
+        def forward(self, input):
+            return "text"
+
+    with pytest.raises(ValueError, match="returned a str"):
+        estimator.estimate(Text(4, 3), [(x, torch.zeros(5).long())], F.cross_entropy)

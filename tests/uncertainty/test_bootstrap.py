@@ -91,3 +91,24 @@ def test_the_replicas_of_a_pruned_model_are_pruned(start):
     assert sigma["0.weight"][~masks["0.weight"]].isinf().all()
     assert (sigma["0.weight"][masks["0.weight"]] > 0).any()
     assert sigma["0.weight"][masks["0.weight"]].isfinite().all()
+
+
+def test_batches_that_are_no_pairs_are_refused():
+    model, x, y = torch.nn.Linear(4, 3), torch.randn(5, 4), torch.zeros(5).long()
+    two = torch.nn.Bilinear(4, 4, 3)
+    with pytest.raises(ValueError, match="a tuple of 3.*pairs of one tensor of inputs.*FisherDiagonal"):
+        Bootstrap(2).estimate(two, [(x, x, y)], F.cross_entropy)
+    with pytest.raises(ValueError, match="loss=None"):
+        Bootstrap(2).estimate(model, [(x, y)])
+    with pytest.raises(ValueError, match="no targets"):
+        Bootstrap(2).estimate(model, [x], F.cross_entropy)
+
+
+def test_dicts_and_a_limit():
+    torch.manual_seed(0)
+    x, y = torch.randn(12, 4), torch.arange(12) % 3
+    data = [{"input": a, "labels": b} for a, b in zip(x.split(4), y.split(4), strict=True)]
+    options = {"epochs": 1, "batch_size": 4, "progress": False}
+    found = Bootstrap(2).estimate(torch.nn.Linear(4, 3), data, F.cross_entropy, limit=2, **options)
+    expected = Bootstrap(2).estimate(torch.nn.Linear(4, 3), [(x[:8], y[:8])], F.cross_entropy, **options)
+    assert all(torch.equal(sigma, expected[name]) for name, sigma in found.items())

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Criterion, State, Statistic, Weights
 from prunewald.core.weights import WeightStats
-from prunewald.distributed import summed
+from prunewald.distributed import in_group, summed
 from prunewald.model.inputs import LAYERS, squares_met
 from prunewald.util.registry import criterion
 
@@ -64,7 +64,9 @@ class InputNorm(Statistic):
     def value(self, state: State, name: str) -> Tensor | None:
         """The norm of the inputs."""
         squares: Tensor | None = state["squares"].get(name)
-        return None if squares is None else squares.sqrt()
+        if squares is None:
+            return None
+        return _by_row(squares, torch.sqrt)
 
     def resumed(self, saved: State, weights: Weights) -> State:
         """Rows that are alike are views of one again: a copy of a state has each of them."""
@@ -72,7 +74,7 @@ class InputNorm(Statistic):
 
     def merged(self, value: Tensor) -> Tensor:
         """The norm of the inputs of all processes, so that each of them prunes alike."""
-        return summed(value.square()).sqrt()
+        return _by_row(value, lambda norm: summed(norm.square()).sqrt()) if in_group() else value
 
 
 def _own_weight(module: nn.Module) -> Tensor | None:
@@ -119,6 +121,11 @@ def _add_rows_(table: dict[str, Tensor], name: str, met: Tensor, rows: int) -> N
     if name in table:
         met = met + table[name][::rows].to(met.device)
     table[name] = met.unsqueeze(1).expand(-1, rows, *met.shape[1:]).flatten(0, 1)
+
+
+def _by_row(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """A tensor changed; where its rows are a view of one, only that is, and no memory of all weights is taken."""
+    return change(tensor[:1]).expand_as(tensor) if tensor.stride(0) == 0 else change(tensor)
 
 
 def _folded(squares: Tensor) -> Tensor:

@@ -69,11 +69,17 @@ class KeepNOfM(Pattern):
             raise ValueError(_across_rows(self, "choose dim=1"))
         self._check_keep(keep, ranked.score)
         low = self._lowest(ranked)
+        if self._is_all(keep, low.numel()):
+            return low.logical_not_()
         rows = (len(keep), -1) if isinstance(keep, Tensor) else (-1,)  # every row has as many candidates
         spare = Ranked(ranked.score[low].view(rows), ranked.weight[low].view(rows))
         kept = torch.ones_like(low)
         kept[low] = smallest(spare, _rest(ranked.score, keep)).logical_not_().view(-1)
         return kept
+
+    def _is_all(self, keep: Count, size: int) -> bool:
+        """Whether exactly n of each m stay."""
+        return bool((keep.sum() if isinstance(keep, Tensor) else keep) == size * self.n // self.m)
 
     def _check_keep(self, keep: Count, score: Tensor) -> None:
         size = as_rows(score).shape[1] if isinstance(keep, Tensor) else score.numel()

@@ -8,8 +8,10 @@ which there are many, are taken a chunk at a time, and sorted where that does no
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +22,8 @@ _DIGIT = 16
 FEW = 1 << 12  # so many weights of one tensor are put in order
 _TOGETHER = 1 << 17  # below this, counting 2^16 digits costs more than it saves
 _SORTED = 1 << 22  # so many weights are sorted at once
+_SHORT = 8  # rows of so many weights are not,
+_CACHED = 1 << 18  # and so many weights of them are compared at once, which a CPU's cache holds
 _INTS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 Count: TypeAlias = int | Tensor  # of the weights of a tensor; as a tensor: of each of its rows
@@ -163,9 +167,28 @@ def smallest_by_row(ranked: Ranked, counts: Tensor) -> Tensor:
             f"counts of shape {tuple(counts.shape)} for a tensor of shape {tuple(ranked.score.shape)}: "
             f"give one for each of its {len(score)} rows"
         )
-    step = max(1, _SORTED // max(score.shape[1], 1))
+    short = 0 < score.shape[1] <= _SHORT
+    step = max(1, (_CACHED if short and score.device.type == "cpu" else _SORTED) // max(score.shape[1], 1))
     columns = zip(score.split(step), weight.split(step), counts.to(score.device).split(step), strict=True)
-    return torch.cat([_row_heads(Ranked(s, w), count) for s, w, count in columns]).view(ranked.score.shape)
+    heads = _short_heads if short else _row_heads
+    return torch.cat([heads(Ranked(s, w), count) for s, w, count in columns]).view(ranked.score.shape)
+
+
+def _short_heads(rows: Ranked, counts: Tensor) -> Tensor:
+    """True for the first of each of many short rows: each of a row is compared with each other one, by columns."""
+    scores, weights = rows.score.t().contiguous(), None
+    # How many of its row come before each: by position, until a comparison says otherwise.
+    place = torch.arange(len(scores), dtype=torch.int8, device=scores.device)[:, None].repeat(1, scores.shape[1])
+    for early, late in combinations(range(len(scores)), 2):
+        later_first = scores[late] < scores[early]
+        tied = scores[late] == scores[early]
+        if bool(tied.any()):
+            weights = rows.weight.abs().t().contiguous() if weights is None else weights
+            later_first |= tied & (weights[late] < weights[early])
+        moved = later_first.view(torch.int8)
+        place[early] += moved
+        place[late] -= moved
+    return (place < counts).t().contiguous()
 
 
 def _row_heads(rows: Ranked, counts: Tensor) -> Tensor:
@@ -173,11 +196,18 @@ def _row_heads(rows: Ranked, counts: Tensor) -> Tensor:
     count = int(counts[0])
     if not 0 < count < rows.score.shape[1] or bool((counts != count).any()):
         return _sorted_heads(rows, counts)
-    chosen = rows.score <= rows.score.kthvalue(count, dim=1, keepdim=True).values
+    chosen = rows.score <= _kth_of_rows(rows.score, count)
     tied = (chosen.sum(1) > count).nonzero().view(-1)
     if tied.numel():
         chosen[tied] = _sorted_heads(Ranked(rows.score[tied], rows.weight[tied]), counts[tied])
     return chosen
+
+
+def _kth_of_rows(rows: Tensor, k: int) -> Tensor:
+    """The k-th smallest of each row, as a column; on a CPU numpy is ten times faster."""
+    if rows.device.type != "cpu":
+        return rows.kthvalue(k, dim=1, keepdim=True).values
+    return torch.from_numpy(np.partition(rows.detach().numpy(), k - 1, axis=1)[:, k - 1 : k].copy())
 
 
 def _sorted_heads(rows: Ranked, counts: Tensor) -> Tensor:

@@ -6,9 +6,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from prunewald.pruner import Pruner
+from prunewald.util.notices import warn
 from prunewald.util.text import some
 
-_PRUNED = 0.01  # so large a share of zeros is no chance
+_MUCH = 0.01  # a tensor with fewer zeros was hardly pruned: in bfloat16 some weights are zero by chance
+_HOLD = "PrunerCallback(hold_zeros=True) holds them, hold_zeros=False lets them train"
 _SHOWN = 6  # so many names are said
 
 
@@ -42,13 +44,26 @@ def take(pruner: Pruner, masks: Mapping[str, Tensor]) -> None:
     pruner.set_masks(own | {name: mask for name, mask in masks.items() if name in own})
 
 
-def refuse_zeros(pruner: Pruner, path: object) -> None:
-    """Refuse to train zeros that a pruning may have made."""
-    weights = pruner.targets().values()
-    zeros, total = sum(int((w == 0).sum()) for w in weights), sum(w.numel() for w in weights)
-    if zeros >= _PRUNED * total:
+def meet_zeros(pruner: Pruner, hold: bool | None, resumed: object, lacks: str, *, soon: bool) -> None:
+    """What becomes of zeros that a model has which nobody says are pruned: held, trained, refused or warned of.
+
+    They are refused where a training is resumed from a checkpoint, which lacks something that says what was pruned. A
+    pruning that comes `soon`, before the first step, takes zeros first.
+    """
+    if hold:
+        pruner.hold_zeros()
+        return
+    found = 0 if hold is False else _zeros(pruner)
+    if found and resumed is not None:
         raise ValueError(
-            f"the checkpoint {str(path)!r} has {zeros:,} zeros in {total:,} weights, and no state of a PrunerCallback "
-            "that holds them: PrunerCallback(hold_zeros=True) takes them for pruned and holds them, hold_zeros=False "
-            "lets them train"
+            f"{found:,} of the weights to prune are zero in the model that is resumed from {str(resumed)!r}, which has "
+            f"no {lacks} that says which were pruned: {_HOLD}"
         )
+    if found and not soon:
+        warn(f"{found:,} of the weights to prune are zero, and nothing holds them: {_HOLD}")
+
+
+def _zeros(pruner: Pruner) -> int:
+    """How many weights look as if they were pruned: zeros, where there are many, in tensors that have others too."""
+    counts = [(int((weight == 0).sum()), weight.numel()) for weight in pruner.targets().values()]
+    return sum(zeros for zeros, size in counts if _MUCH * size <= zeros < size)

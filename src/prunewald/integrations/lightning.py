@@ -1,6 +1,5 @@
 """Lightning: a callback that prunes while the Trainer trains, and goes on from its checkpoints."""
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -8,14 +7,15 @@ from importlib.util import find_spec
 from inspect import signature
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
-from prunewald.integrations.beginning import load, refuse_zeros, shares, take
+from prunewald.integrations.beginning import load, meet_zeros, shares, take
 from prunewald.integrations.framework import framework
+from prunewald.integrations.lightning_trainer import check_epoch, check_strategy, optimizers, steps_to_come
 from prunewald.integrations.model_pruning import Reading, from_model_pruning
+from prunewald.integrations.peft import take_along
+from prunewald.integrations.sparsities import sparsities
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import averaged
 from prunewald.model.targets import Target
@@ -31,7 +31,7 @@ __all__ = ["PrunerCallback", "from_model_pruning"]  # noqa: F822 (the first is m
 
 Module: TypeAlias = str | Callable[[Any], nn.Module]
 _PACKAGES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
-_PASSING = {"log", "log_dict", "_pruner", "_reading"}  # what a copy does without
+_PASSING = {"log", "log_dict", "_pruner", "_earlier", "_reading"}  # what a copy does without
 _SHOWN = 6  # so many names are said
 _ELSEWHERE = (
     "this PrunerCallback prunes another model, the {} of an earlier fit: make a new one for this {}; "
@@ -84,6 +84,7 @@ class _PrunerCallback:
         self._choices |= {"pattern": pattern, "targets": targets, "ignore": ignore}
         self._choices |= {"schedule": schedule, "total_steps": total_steps}
         self._pruner: Pruner | None = None
+        self._earlier: Pruner | None = None  # the last fit's, until there is one for this fit
         self._pruned = False  # at its epoch
         self._total: int | None = None  # how many steps the Trainer said, for a schedule
         self._state: Mapping[str, Any] | None = None  # a saved state, until there is a Pruner to go on from it
@@ -113,6 +114,7 @@ class _PrunerCallback:
         self._restored = False
         self._elsewhere = self._pruner is not None and not shares(self._pruner, pl_module)
         if stage == "fit":
+            check_strategy(trainer)
             self._check_others(trainer)
             if self._elsewhere:
                 raise ValueError(_ELSEWHERE.format(type(self.pruner.model).__name__, type(pl_module).__name__))
@@ -122,15 +124,17 @@ class _PrunerCallback:
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Attach, now that weights, optimizers and loops are as the checkpoint has them."""
         inside = self._inside(pl_module)
-        self._check_epoch(trainer)
+        if self.at_epoch is not None and not self._pruned:
+            check_epoch(trainer, self.at_epoch)
         self._let_go(trainer)
-        pruner = Pruner(inside, _optimizers(trainer, inside), **self._resolved(trainer, pl_module))
+        pruner = Pruner(inside, optimizers(trainer, inside), **self._resolved(trainer, pl_module))
         try:
             self._begin(trainer, pl_module, pruner)
         except Exception:
             pruner.detach()
             raise
-        self._pruner, self._state, self._seen = pruner, None, -1
+        take_along(pl_module, self._earlier, pruner)
+        self._pruner, self._earlier, self._state, self._seen = pruner, None, None, -1
         self._read_no_more()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -186,7 +190,7 @@ class _PrunerCallback:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs: the Pruner's state, and whether it was pruned at its epoch."""
-        if self._pruner is None:
+        if self._pruner is None or not self._pruner.zeros.attached:
             return dict(self._state or {})
         return {"pruner": self._pruner.state_dict(), "pruned": self._pruned, "total_steps": self._total}
 
@@ -195,7 +199,7 @@ class _PrunerCallback:
         if self._elsewhere:
             return
         self._restored = True
-        if self._pruner is None:
+        if self._pruner is None or not self._pruner.zeros.attached:
             self._state = state_dict
         else:
             load(self._pruner, state_dict)
@@ -204,7 +208,7 @@ class _PrunerCallback:
     def __getstate__(self) -> dict[str, Any]:
         """A copy has no Pruner; in its own fit it goes on from where this one is."""
         kept = {name: value for name, value in vars(self).items() if name not in _PASSING}
-        return kept | {"_pruner": None, "_reading": None, "_state": self.state_dict() or None}
+        return kept | {"_pruner": None, "_earlier": None, "_reading": None, "_state": self.state_dict() or None}
 
     def __repr__(self) -> str:
         given = {**vars(self), **self._choices}
@@ -220,7 +224,11 @@ class _PrunerCallback:
         if self.module is None:
             return model
         if not isinstance(self.module, str):
-            return self.module(model)
+            part = self.module(model)
+            if not any(part is one for one in model.modules()):
+                given = f"module={_brief(self.module)} gave {repr(part)[:200]}"
+                raise ValueError(f"{given}, which is no part of the {type(model).__name__}: give one")
+            return part
         try:
             return model.get_submodule(self.module)
         except AttributeError:
@@ -232,9 +240,9 @@ class _PrunerCallback:
         resumed = trainer.ckpt_path is not None
         self._report = None
         if self._pruner is not None:
-            self._report, self._state = None if resumed else self._pruner.report, self.state_dict()
+            self._report, self._state = None if resumed else self._pruner.report, self.state_dict() or None
             self._pruner.detach()
-            self._pruner = None
+            self._pruner, self._earlier = None, self._pruner
         if resumed and not self._restored:
             self._state, self._pruned, self._total = None, False, None
 
@@ -243,7 +251,7 @@ class _PrunerCallback:
         schedule = self._choices["schedule"]
         if schedule is None or self._choices["total_steps"] is not None or not make("schedule", schedule).assumed:
             return self._choices
-        if self._total is None and (steps := _steps_to_come(trainer, pl_module)) > 0:
+        if self._total is None and (steps := steps_to_come(trainer, pl_module)) > 0:
             self._total = steps
             trainer.print(
                 f"the schedule ends with the training, at step {steps:,}, by trainer.estimated_stepping_batches"
@@ -265,10 +273,9 @@ class _PrunerCallback:
             pruner.report = self._report
         elif masks is not None:
             take(pruner, masks)
-        elif self.hold_zeros:
-            pruner.hold_zeros()
-        elif self.hold_zeros is None and trainer.ckpt_path is not None:
-            refuse_zeros(pruner, trainer.ckpt_path)
+        else:
+            soon = self.at_epoch == 0 and not self._pruned
+            meet_zeros(pruner, self.hold_zeros, trainer.ckpt_path, "state of a PrunerCallback", soon=soon)
 
     def _named_inside(self, pl_module: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Masks by the names that the Pruner has for their parameters."""
@@ -281,16 +288,10 @@ class _PrunerCallback:
         return next((name for name, one in pl_module.named_modules() if one is inside), "")
 
     def _sparsities(self, pl_module: nn.Module) -> dict[str, float]:
-        """What is pruned and zero now: in all, then of each target."""
-        place, pruner = self._place(pl_module), self.pruner
-        total = f"sparsity/{place}" if place else "sparsity"
-        within = f"{total}." if place else f"{total}/"
-        masks, weights = pruner.masks, pruner.targets()
-        shares = {}
-        for part in pruner.slices:
-            kept = (weights[part.name] != 0) | part.take(masks[part.param])
-            shares[f"{within}{part.name}"] = 1 - int(torch.count_nonzero(kept)) / max(kept.numel(), 1)
-        return {total: pruner.sparsity, **shares}
+        """What is pruned and zero now: in all, then of each parameter."""
+        place, (share, layers) = self._place(pl_module), sparsities(self.pruner)
+        total, within = (f"sparsity/{place}", f"sparsity/{place}.") if place else ("sparsity", "sparsity/")
+        return {total: share, **{f"{within}{name}": part for name, part in layers.items()}}
 
     def _read_no_more(self) -> None:
         if self._reading is not None:
@@ -323,14 +324,6 @@ class _PrunerCallback:
                     "Trainer: give each of them a part of the model that the other leaves alone"
                 )
 
-    def _check_epoch(self, trainer: Any) -> None:
-        last = trainer.max_epochs
-        if self.at_epoch is not None and not self._pruned and last not in (None, -1) and self.at_epoch >= last:
-            raise ValueError(
-                f"at_epoch={self.at_epoch} never comes: epochs count from 0, and Trainer(max_epochs={last}) has "
-                "none of that number; prune earlier, or after the fit: callback.pruner.prune(...)"
-            )
-
 
 # ---- small things ----------------------------------------------------------------------------------------------------
 
@@ -352,21 +345,6 @@ def _check_module(module: object) -> None:
             f"module={repr(module)[:200]}: give the name of a part of the LightningModule, such as 'generator', or a "
             "function of the LightningModule that gives the part"
         )
-
-
-def _optimizers(trainer: Any, inside: nn.Module) -> list[Optimizer]:
-    """Those that step something of what is pruned: the steps of the last are counted."""
-    own = set(map(id, inside.parameters()))
-    every: list[Optimizer] = trainer.optimizers
-    found = [one for one in every if any(id(p) in own for group in one.param_groups for p in group["params"])]
-    return found or every
-
-
-def _steps_to_come(trainer: Any, pl_module: Any) -> int:
-    """How many steps the training has yet; 0 or less where that is not known. By hand, each batch is one."""
-    total = trainer.estimated_stepping_batches
-    taken = trainer.global_step if pl_module.automatic_optimization else trainer.fit_loop.total_batch_idx + 1
-    return int(total) - taken if math.isfinite(total) else 0
 
 
 def _brief(module: Module) -> str:

@@ -7,7 +7,7 @@ train(model, optimizer)
 merged = model.merge_and_unload()  # as sparse as the base, and with the outputs that the adapted model had
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -47,14 +47,30 @@ def mask_adapters(model: nn.Module, pruner: Pruner) -> "MaskedAdapters":
     return MaskedAdapters(model, pruner, layers)
 
 
+def take_along(model: nn.Module, earlier: Pruner | None, pruner: Pruner) -> None:
+    """Let the adapters of a model that go by the masks of one Pruner go by those of the one that takes its place."""
+    variants = (getattr(layer, "lora_variant", None) for layer in model.modules())
+    found = {id(one.whose): one.whose for one in variants if isinstance(one, _Every) and one.whose is not None}
+    for masked in found.values():
+        if earlier is not None and masked.pruner is earlier:
+            masked.go_by(pruner)
+
+
 class MaskedAdapters:
     """The adapters of a model that are masked, until `remove()`; `layers` are the names of the weights they add to."""
 
     def __init__(self, model: nn.Module, pruner: Pruner, layers: Sequence[tuple[str, Any]]) -> None:
         self.layers = tuple(dict.fromkeys(name for name, _ in layers))
-        self._model, self._pruner, self._held = model, pruner, [layer for _, layer in layers]
+        self._model, self.pruner, self._held = model, pruner, [layer for _, layer in layers]
         for name, layer in layers:
-            layer.lora_variant = _Every(MaskedLora(pruner.zeros, name))
+            layer.lora_variant = _Every(MaskedLora(pruner.zeros, name), self)
+        self._say(masked=self.layers)
+
+    def go_by(self, pruner: Pruner) -> None:
+        """Go by the masks of another Pruner of these weights from now on."""
+        self.pruner = pruner
+        for layer in self._held:
+            layer.lora_variant.variant.zeros = pruner.zeros
         self._say(masked=self.layers)
 
     def remove(self) -> None:
@@ -70,12 +86,12 @@ class MaskedAdapters:
 
     def _say(self, **layers: tuple[str, ...]) -> None:
         """Let every report tell what is so, and the last one too."""
-        slices, report = self._pruner.slices, self._pruner.report
+        slices, report = self.pruner.slices, self.pruner.report
         before = adapter_notes(slices)
         slices.adapted, slices.masked = layers.get("adapted", ()), layers.get("masked", ())
         if report is not None:
             notes = [note for note in report.notes if note not in before]
-            self._pruner.report = replace(report, notes=[*notes, *adapter_notes(slices)])
+            self.pruner.report = replace(report, notes=[*notes, *adapter_notes(slices)])
 
     def __repr__(self) -> str:
         return f"MaskedAdapters({len(self._held)} layers: {some(self.layers, _SHOWN)})"
@@ -168,18 +184,30 @@ class MaskedLora:
         return MaskedLora, (_Fixed(alive), self.name)
 
 
-class _Every(dict[str, Any]):
-    """In the place of a layer's dict of variants by adapter: each has the same, also one that is added later."""
+class _Every:
+    """In the place of a layer's dict of variants by adapter: each has the same, also one that is added later.
 
-    def __init__(self, variant: MaskedLora) -> None:
-        super().__init__()
-        self.variant = variant
+    It is no dict: where one is empty, a model that is compiled does not see that what its attributes have has changed.
+    """
+
+    def __init__(self, variant: MaskedLora, whose: MaskedAdapters | None = None) -> None:
+        self.variant, self.whose = variant, whose  # whose it is, is not known in a copy
 
     def __contains__(self, adapter: object) -> bool:
         return True
 
-    def __missing__(self, adapter: str) -> MaskedLora:
+    def __getitem__(self, adapter: str) -> MaskedLora:
         return self.variant
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def get(self, adapter: str, default: object = None) -> MaskedLora:
+        """What an adapter has."""
+        return self.variant
+
+    def pop(self, adapter: str, default: object = None) -> None:
+        """There is nothing to forget for an adapter that is deleted."""
 
     def __setitem__(self, adapter: str, variant: object) -> None:
         raise ValueError(

@@ -1,10 +1,8 @@
 """Transformers: a callback that prunes while a Trainer trains, holds the zeros, and is in its checkpoints."""
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
-from inspect import currentframe
 from typing import Any
 
 import torch
@@ -13,23 +11,30 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from prunewald.core.allocation import Layer
 from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
+from prunewald.integrations.beginning import meet_zeros
 from prunewald.integrations.framework import framework
-from prunewald.model.masking import check_masks
+from prunewald.integrations.peft import take_along
+from prunewald.integrations.sparsities import sparsities
+from prunewald.integrations.trainer_checkpoints import (
+    STATE,
+    file_of,
+    gone,
+    load_into,
+    read,
+    resumed_from,
+    sums,
+    warn_of_others,
+)
 from prunewald.model.optimizers import as_list
 from prunewald.model.targets import Target
 from prunewald.pruner import Pruner
 from prunewald.pruning.plan import Choices, Request, SigmaSource, Sparsity
-from prunewald.pruning.resuming import check_saved, unpacked
 from prunewald.util.arguments import whole
-from prunewald.util.files import read_torch, replacing
+from prunewald.util.files import replacing
 from prunewald.util.notices import warn
 from prunewald.util.text import some
 
-_SHOWN = 3  # so many parameters are named in an error
-_STATE = "pruner.pt"  # the file in a checkpoint
-_LOOP = "_inner_training_loop"  # the method of the Trainer that knows which checkpoint it resumes from
-_MUCH = 0.01  # a tensor with fewer zeros was hardly pruned: in bfloat16 some weights are zero by chance
-_HOLD = "PrunerCallback(hold_zeros=True) holds them, hold_zeros=False lets them train"
+_SHOWN = 3  # so many parameters are named in a warning
 _callbacks: Any = WeakIdKeyDictionary()  # by the TrainerState of a Trainer's making or of a training: the one it has
 
 
@@ -87,6 +92,8 @@ class PrunerEvents:
         self._choices |= {"pattern": pattern, "targets": targets, "ignore": ignore}
         self._choices |= {"schedule": schedule, "total_steps": total_steps}
         self._pruner: Pruner | None = None
+        self._left: Pruner | None = None  # was let go for a training that did not begin: the next has its masks
+        self._broken = False  # whether the last training did not come to its end
         self._endless = chosen.schedule is not None and chosen.schedule.assumed
         self._total: int | None = None  # how many steps a schedule is for that has no end of its own
         self._due = False  # whether there is a pruning at `at_step` to come
@@ -121,31 +128,56 @@ class PrunerEvents:
     ) -> None:
         """Attach a Pruner, or go on with the one that is there, or from a checkpoint."""
         self._check(args, state, model)
-        earlier, folder = self._attached, _resumed_from(args, state)
-        stays = earlier is not None and folder is None and _is_of(earlier, model)
-        if earlier is not None and stays and list(earlier.optimizers) == as_list(optimizer):
+        earlier, folder = self._attached, resumed_from(args, state)
+        held = self._left if earlier is None else earlier
+        held = held if held is not None and _is_of(held, model) else None
+        stays = held is not None and folder is None
+        anew = self._broken and self._endless  # a schedule is to end with this training, and not with that one
+        self._broken = True
+        if stays and earlier is not None and list(earlier.optimizers) == as_list(optimizer) and not anew:
             return
-        masks = earlier.masks if earlier is not None and stays else {}
         if earlier is not None:
+            self._left = earlier
             earlier.detach()
-        saved = {} if folder is None else _read(folder, args.process_index)
-        left = state.max_steps - state.global_step
-        self._total = saved.get("total_steps") or left if self._endless else None
-        pruner = Pruner(model, optimizer, **self._choices | ({"total_steps": self._total} if self._endless else {}))
+        saved = {} if folder is None else read(folder, args.process_index)
+        pruner = self._made(model, optimizer, state, saved)
         try:
-            if folder is not None and saved:
-                _load(pruner, saved, folder)
-            elif masks:
-                pruner.set_masks(masks)
-            else:
-                self._look(pruner, folder, state.global_step)
+            self._begin(pruner, held, folder, saved, state)
             self._due = self._due if stays else self._is_due(pruner, state)
             if self._due and self.at_step == state.global_step:
                 self._prune(pruner, state)
         except BaseException:
             pruner.detach()
             raise
-        self._pruner, self._told = pruner, {}
+        take_along(model, self._pruner, pruner)
+        self._pruner, self._left, self._told = pruner, None, {}
+
+    def _made(self, model: nn.Module, optimizer: Any, state: Any, saved: Mapping[str, Any]) -> Pruner:
+        """A Pruner, with the end of the training for a schedule that has none."""
+        left = state.max_steps - state.global_step
+        self._total = saved.get("total_steps") or left if self._endless else None
+        return Pruner(model, optimizer, **self._choices | ({"total_steps": self._total} if self._endless else {}))
+
+    def _begin(
+        self, pruner: Pruner, held: Pruner | None, folder: str | None, saved: Mapping[str, Any], state: Any
+    ) -> None:
+        """Go on from a checkpoint, or with the masks of the last training, or with the model as it is."""
+        if folder is not None and saved:
+            load_into(pruner, saved, folder)
+            if held is not None and (names := gone(pruner, held.masks)):
+                raise ValueError(
+                    f"{some(map(repr, names), _SHOWN)} was pruned further since {folder!r}, from which the Trainer "
+                    "loads no weights of it, since it is frozen or has another name in files: make the model anew, as "
+                    "it was then, and resume with that"
+                )
+            warn_of_others(pruner, saved, folder)
+        elif held is not None and folder is None:
+            pruner.set_masks(held.masks)
+        else:
+            meet_zeros(pruner, self.hold_zeros, folder, STATE, soon=self.at_step == 0)
+            if folder is not None:
+                step = state.global_step
+                warn(f"{folder!r} has no {STATE}: its Pruner begins anew, and counts its steps from step {step:,} on")
 
     def _check(self, args: Any, state: Any, model: nn.Module) -> None:
         """Refuse a second callback, sharded weights, and another model than the one that is held."""
@@ -163,22 +195,6 @@ class PrunerEvents:
                 f"the Pruner of this PrunerCallback is of another {type(earlier.model).__name__} than the "
                 f"{type(model).__name__} to train: make a new PrunerCallback, or callback.pruner.detach() first"
             )
-
-    def _look(self, pruner: Pruner, folder: str | None, step: int) -> None:
-        """What a new Pruner does with the zeros that are there already."""
-        zeros = _zeros(pruner)
-        if self.hold_zeros:
-            pruner.hold_zeros()
-        elif zeros and self.hold_zeros is None:
-            if folder is not None:
-                raise ValueError(
-                    f"{zeros:,} of the weights to prune are zero in the model that is resumed from {folder!r}, which "
-                    f"has no {_STATE} that says which were pruned: {_HOLD}"
-                )
-            if self.at_step != 0:
-                warn(f"{zeros:,} of the weights to prune are zero, and nothing holds them: {_HOLD}")
-        if folder is not None:
-            warn(f"{folder!r} has no {_STATE}: its Pruner begins anew, and counts its steps from step {step:,} on")
 
     def _is_due(self, pruner: Pruner, state: Any) -> bool:
         """Whether the pruning at `at_step` is still to come; an error where it cannot."""
@@ -216,7 +232,7 @@ class PrunerEvents:
         """Add the sparsity to what is logged, and by layer what changed: all that is logged is in every checkpoint."""
         if (pruner := self._attached) is None:
             return
-        total, layers = _sparsities(pruner)
+        total, layers = sparsities(pruner)
         news = {f"sparsity/{name}": share for name, share in layers.items() if self._told.get(name) != share}
         self._told = layers
         for one in (logs, *state.log_history[-1:]):
@@ -228,8 +244,8 @@ class PrunerEvents:
             return
         folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
         if os.path.isdir(folder):
-            with replacing(os.path.join(folder, _file(args.process_index))) as file:
-                torch.save({**pruner.state_dict(), "total_steps": self._total}, file)
+            with replacing(os.path.join(folder, file_of(args.process_index))) as file:
+                torch.save({**pruner.state_dict(), "total_steps": self._total, "sums": sums(pruner)}, file)
         elif args.should_save:
             warn(f"there is no folder {folder!r}, so the Pruner is in no checkpoint of step {state.global_step:,}")
 
@@ -240,6 +256,7 @@ class PrunerEvents:
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Say what did not come to its end, and take the masks of the best model with its weights."""
+        self._broken = False
         if (pruner := self._attached) is None:
             return
         if self._due:
@@ -252,77 +269,11 @@ class PrunerEvents:
                 f"{pruner.sparsity:.2%} of the weights to prune are pruned"
             )
         best = state.best_model_checkpoint if args.load_best_model_at_end else None
-        if best is not None and (saved := _read(best, args.process_index)):
-            reached = pruner.sparsity
-            try:
-                _load(pruner, saved, best)
-            except ValueError as reason:  # what was trained is not to be lost
-                warn(str(reason))
-            if pruner.sparsity != reached:
-                warn(
-                    f"load_best_model_at_end took the model of {best!r}, of which {pruner.sparsity:.2%} is pruned, "
-                    f"and not {reached:.2%} as at the end of the training"
-                )
+        if best is not None and (saved := read(best, args.process_index)):
+            _take_best(pruner, saved, best)
 
 
-# ---- what is in a checkpoint ---------------------------------------------------------------------------------------
-
-
-def _file(process: int) -> str:
-    """What a process writes: where gradients arrive is known to each for its own data only."""
-    return f"pruner_{process}.pt" if process else _STATE
-
-
-def _resumed_from(args: Any, state: Any) -> str | None:
-    """The folder a training goes on from, None where it begins.
-
-    The Trainer tells its callbacks the step it goes on from, but keeps the folder to itself: it is an argument of the
-    call that led here.
-    """
-    if not state.global_step:
-        return None
-    frame = currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == _LOOP and (folder := frame.f_locals.get("resume_from_checkpoint")):
-            return str(folder)
-        frame = frame.f_back
-    return str(args.resume_from_checkpoint or os.path.join(args.output_dir, f"checkpoint-{state.global_step}"))
-
-
-def _read(folder: str, process: int) -> dict[str, Any]:
-    """The state of a Pruner in a checkpoint, by this process or else by the first one; empty where there is none."""
-    for path in (os.path.join(folder, _file(number)) for number in (process, 0)):
-        if os.path.isfile(path):
-            found = read_torch(
-                path,
-                "state of a Pruner",
-                "take another checkpoint, or remove it and give PrunerCallback(hold_zeros=True)",
-            )
-            check_saved(found)
-            return dict(found)
-    return {}
-
-
-def _load(pruner: Pruner, saved: Mapping[str, Any], folder: str) -> None:
-    """Go on from a saved state, which has to be of these targets and of the weights that the model has."""
-    params = pruner.zeros.params
-    try:
-        masks = unpacked(saved["masks"])
-        check_masks(masks, params, every=True, what="the saved masks")
-        # What is frozen, as under adapters, need not be in the checkpoint: the masks make it what it was.
-        trained = ((name, params[name].detach(), mask) for name, mask in masks.items() if params[name].requires_grad)
-        if other := [name for name, weight, mask in trained if weight[~mask.to(weight.device)].any()]:
-            raise ValueError(
-                f"what it prunes is not zero in {some(map(repr, other), _SHOWN)}: the Trainer did not load these "
-                "weights, as it loads none that have other names in files, such as stacked experts; begin with "
-                f"from_pretrained({folder!r}), and resume then"
-            )
-        pruner.load_state_dict(saved)
-    except ValueError as reason:
-        raise ValueError(f"the Pruner of this PrunerCallback cannot go on from {folder!r}: {reason}") from reason
-
-
-# ---- what is zero ---------------------------------------------------------------------------------------------------
+# ---- small things ----------------------------------------------------------------------------------------------------
 
 
 def _is_of(pruner: Pruner, model: nn.Module) -> bool:
@@ -330,21 +281,27 @@ def _is_of(pruner: Pruner, model: nn.Module) -> bool:
     return {id(param) for param in pruner.zeros.params.values()} <= {id(param) for param in model.parameters()}
 
 
-def _zeros(pruner: Pruner) -> int:
-    """How many weights look as if they were pruned: zeros, where there are many, in tensors that have others too."""
-    counts = [(int((weight == 0).sum()), weight.numel()) for weight in pruner.targets().values()]
-    return sum(zeros for zeros, size in counts if _MUCH * size <= zeros < size)
-
-
-def _sparsities(pruner: Pruner) -> tuple[float, dict[str, float]]:
-    """The share that is pruned and zero: of all targets, and by parameter."""
-    kept, size = Counter[str](), Counter[str]()
-    for part in pruner.slices:
-        name = part.param
-        here = part.take((pruner.zeros.params[name].detach() != 0) | pruner.zeros.mask(name))
-        kept[name] += int(torch.count_nonzero(here))
-        size[name] += here.numel()
-    return 1 - kept.total() / size.total(), {name: 1 - kept[name] / size[name] for name in size}
+def _take_best(pruner: Pruner, saved: Mapping[str, Any], best: str) -> None:
+    """Take the masks of the best model with its weights; what was trained is not to be lost, so this only warns."""
+    reached, masks = pruner.sparsity, pruner.masks
+    try:
+        load_into(pruner, saved, best)
+    except ValueError as reason:
+        warn(str(reason))
+        return
+    if names := gone(pruner, masks):
+        pruner.set_masks(pruner.masks | {name: masks[name] for name in names})
+        warn(
+            f"load_best_model_at_end: {some(map(repr, names), _SHOWN)} was pruned further since {best!r}, from which "
+            "the Trainer loads no weights of it, since it is frozen or has another name in files: it stays as it is"
+        )
+    else:
+        warn_of_others(pruner, saved, best)
+    if pruner.sparsity != reached:
+        warn(
+            f"load_best_model_at_end took the model of {best!r}, of which {pruner.sparsity:.2%} is pruned, "
+            f"and not {reached:.2%} as at the end of the training"
+        )
 
 
 # ---- the class, derived when it is asked for -------------------------------------------------------------------------

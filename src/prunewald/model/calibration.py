@@ -62,6 +62,12 @@ class Batch:
                 raise  # it is about something inside the model
             raise TypeError(_UNTAKEN.format(taken.model, self.given, error, taken)) from error
 
+    def check(self, model: nn.Module) -> None:
+        """An error that names what was given, where a model cannot be called with it at all."""
+        taken = _Taken.by(model)
+        if error := taken.unfit(self.args, self.kwargs):
+            raise TypeError(_UNTAKEN.format(taken.model, self.given, error, taken))
+
     def keywords(self, model: nn.Module) -> Mapping[str, Any]:
         """What the model is called with by keyword, with labels where its forward takes them."""
         passed = self.key and self.key in _Taken.by(model)
@@ -127,7 +133,7 @@ class Calibration:
         found = 0
         with progress_bar(total, unit="batch", show=self._progress) as bar:
             for given in islice(self._source, self.limit):
-                batch = as_batch(_moved(given, self._device), self._taken)
+                batch = as_batch(_moved(given, self._device), self._taken, _described(given))
                 if batch.size:
                     found += batch.size
                     yield batch
@@ -146,9 +152,8 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
-def as_batch(given: Any, taken: "_Taken") -> Batch:
+def as_batch(given: Any, taken: "_Taken", words: str) -> Batch:
     """A batch as a loader gives it, sorted into what the model takes and what its outputs are compared with."""
-    words = _described(given)
     if isinstance(given, Mapping):
         key = next((k for k in TARGETS if k in given and (k in TARGETS[:2] or k not in taken)), "")
         return Batch((), {k: v for k, v in given.items() if k != key}, given.get(key), key, words)
@@ -189,14 +194,16 @@ class _Taken:
         return name in self._named
 
     def fits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether these are what it names."""
-        if not kwargs.keys() <= self._named:
-            return False
+        """Whether these are what it names, and not only what it swallows."""
+        return kwargs.keys() <= self._named and not self.unfit(args, kwargs)
+
+    def unfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Why it cannot be called with these; empty where it can."""
         try:
             self._signature.bind(*args, **kwargs)
-        except TypeError:
-            return False
-        return True
+        except TypeError as error:
+            return str(error)
+        return ""
 
     def __str__(self) -> str:
         return str(self._signature).partition(" -> ")[0]

@@ -47,10 +47,10 @@ def rows_met(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T
     x = args[0] if args else kwargs["input"]
     if isinstance(module, _ConvTransposeNd):
         x = _spread(module, x, args[1] if len(args) > 1 else kwargs.get("output_size"))
-        return _positions(module, x, (1,) * len(module.kernel_size), turned=True)
+        return _unfolded(module, x, (1,) * len(module.kernel_size), turned=True)
     if isinstance(module, _ConvNd):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        return _positions(module, F.pad(x, _padding(module), mode=mode), module.stride)
+        return _unfolded(module, F.pad(x, _padding(module), mode=mode), module.stride)
     rows: Tensor = x.reshape(1, -1, x.shape[-1])
     return rows
 
@@ -73,7 +73,7 @@ def _spread(module: Any, x: Tensor, output_size: list[int] | None) -> Tensor:
     return F.pad(spread, sides)
 
 
-def _positions(module: Any, x: Tensor, strides: Sequence[int], *, turned: bool = False) -> Tensor:
+def _unfolded(module: Any, x: Tensor, strides: Sequence[int], *, turned: bool = False) -> Tensor:
     """What the kernel meets at each of its positions, as rows by group; `turned` where it is taken from its end."""
     dims = len(module.kernel_size)
     x = x if x.dim() == dims + 2 else x.unsqueeze(0)

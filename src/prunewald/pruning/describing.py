@@ -15,6 +15,7 @@ from prunewald.util.text import some
 
 _MOST = 0.9  # a layer is nearly closed where more than this share of its rows is empty
 _RARE = 0.05  # what has a smaller chance is not expected
+_CACHED = 1 << 17  # so many scores are looked at at once
 _SAMPLE = 1 << 16  # enough for three digits of a rank correlation
 
 
@@ -47,10 +48,12 @@ def lost_rows(model: nn.Module, changes: Iterable[tuple[Slice, Tensor, Tensor, T
     for part, weight, alive, keep in changes:
         if part.index is not None or keep.dim() < 2 or keep is alive:
             continue
-        before, after = alive & (weight != 0), keep
-        if part.layout is not None:
-            before, after = part.layout.swap(before), part.layout.swap(after)
-        filled = after.flatten(1).any(1)
+        after = keep if part.layout is None else part.layout.swap(keep)
+        filled = after.flatten(1).sum(1) > 0  # faster than any(1)
+        if bool(filled.all()):
+            continue
+        before = alive & (weight != 0)
+        before = before if part.layout is None else part.layout.swap(before)
         rows, empty, kept = len(filled), int((~filled).sum()), int(after.sum())
         lost = int((before.flatten(1).any(1) & ~filled).sum())
         if lost and kept:
@@ -68,9 +71,13 @@ def untouched_row(name: str, keep: Tensor) -> TensorReport:
 
 
 def scored_row(
-    plan: Plan, name: str, ranked: Ranked, alive: Tensor | None, keep: Tensor, other: Tensor | None
+    plan: Plan, name: str, ranked: Ranked, alive: Tensor | None, keep: Tensor, by_size: tuple[Tensor, Tensor] | None
 ) -> TensorReport:
-    """The row of a slice of which `keep` stays, where by magnitude `other` would; `alive` is its mask before."""
+    """The row of a slice of which `keep` stays; `alive` is its mask before.
+
+    `by_size` is what would stay by magnitude and what stays, in all rows or some; None where it goes by magnitude.
+    """
+    other, stays = (keep, keep) if by_size is None else by_size
     kept, size = int(torch.count_nonzero(keep)), keep.numel()
     living = size if alive is None else max(int(torch.count_nonzero(alive)), 1)
     dead = ranked.dead if ranked.dead is None or alive is None else ranked.dead & alive
@@ -81,15 +88,20 @@ def scored_row(
         kept=kept,
         threshold=_threshold(ranked, keep) if plan.pattern.single and 0 < kept < size else None,
         dead=None if dead is None else int(torch.count_nonzero(dead)) / living,
-        correlation=1.0 if other is None else _correlation(ranked),
-        overlap=1.0 if other is None else int(torch.count_nonzero(other & keep)) / max(kept, 1),
+        correlation=1.0 if by_size is None else _correlation(ranked),
+        overlap=1.0 if by_size is None else int(torch.count_nonzero(other & stays)) / max(int(stays.sum()), 1),
     )
 
 
 def _threshold(ranked: Ranked, keep: Tensor) -> float:
     """The lowest score kept; dead weights and zeros, below zero only to be ordered, count as 0."""
     score, weight = ranked.score, ranked.weight
-    lowest = float(score[keep].min())
+    limits, found = torch.finfo(score.dtype), []
+    # By a sum with a wall: torch takes several times longer to choose, or to pick them out.
+    for piece, stays in zip(score.reshape(-1).split(_CACHED), keep.reshape(-1).split(_CACHED), strict=True):
+        wall = (~stays).to(piece.dtype).mul_(limits.max)
+        found.append(piece.clamp(min=limits.min).mul_(stays).add_(wall).min())
+    lowest = float(torch.stack(found).min())
     if lowest <= torch.finfo(score.dtype).min:  # a pattern may keep a zero among its neighbours
         lowest = min(0.0, float(score[keep & (weight != 0)].min())) if weight[keep].any() else 0.0
     return lowest if ranked.dead is None else max(lowest, 0.0)

@@ -116,6 +116,8 @@ class Guard:
 
     def look(self, names: Iterable[str] | None = None) -> None:
         """Look at the pruned weights of these parameters, or of all; set to zero what is not, and say so once."""
+        if not self.zeros.attached:
+            return
         revived = [name for name in (self.zeros.alive if names is None else names) if self.zeros.revived(name)]
         if revived:
             with torch.no_grad():

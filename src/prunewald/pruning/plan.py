@@ -257,7 +257,8 @@ def resolve(
         notes.append(_ONE_UNIT.format(name_of("scope", scope)))
     if slices.left_out:
         notes.append(_left_out(slices.left_out))
-    notes += adapter_notes(slices)
+    if slices.adapted or slices.masked:
+        notes += adapter_notes(slices)
     named = request
     if any(isinstance(given, Mapping) for given in (request.sparsity, request.threshold, request.quality)):
         named = request.by_slice(model, slices, scope)

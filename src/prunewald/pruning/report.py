@@ -24,7 +24,8 @@ class TensorReport:
     `threshold` is the lowest score kept (None: nothing, or everything, was pruned, or weights went in groups). `dead`
     is the share, of the weights alive before, that no gradient reached. `correlation` is Spearman's between score and
     |w|, on about 65,536 evenly spread weights (NaN: nothing was scored); `overlap` the share of the kept weights that
-    magnitude would keep too, at the same count.
+    magnitude would keep too, at the same count (where each row has its own, of about 262,144 weights in evenly spread
+    rows).
     """
 
     name: str

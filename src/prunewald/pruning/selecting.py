@@ -7,12 +7,13 @@ from torch import Tensor
 
 from prunewald.core.base import Allocation, Pattern
 from prunewald.core.patterns import by_layout
-from prunewald.core.ranking import Count, Scores
+from prunewald.core.ranking import Count, Ranked, Scores
 from prunewald.pruning.describing import scored_row, untouched_row
 from prunewald.pruning.plan import Plan, Sparsity
 from prunewald.pruning.report import TensorReport
 from prunewald.pruning.significance import z_thresholds
 
+_ROWS_OF = 1 << 18  # rows of about so many weights tell an overlap
 _NOTABLE = 0.005  # a sparsity further than this from the one asked for is noted
 
 
@@ -47,6 +48,9 @@ def _by_count(
 ) -> tuple[dict[str, Tensor], list[TensorReport]]:
     """Keep the count of each slice; one without a count, or that has its count already, stays as it is."""
     masks, rows = {}, []
+    # Memory for all masks before anything else is computed: one that took the place of a larger tensor would leave a
+    # hole too small for the next of these, and a process would grow with every layer by much more than its mask.
+    room = {name: torch.empty(mask.shape, dtype=torch.bool, device=mask.device) for name, mask in alive.items()}
     for name, mask in alive.items():
         count, before = counts.get(name), int(torch.count_nonzero(mask))
         total = int(count.sum()) if isinstance(count, Tensor) else count
@@ -63,10 +67,27 @@ def _by_count(
             raise ValueError(f"{name!r}: {error}") from error
         if living is not None:
             keep &= living  # a block that stays does not bring back what it had lost
-        other = None if plan.criterion.is_magnitude else choose(ranked.by_magnitude(living), count)
-        masks[name] = keep
-        rows.append(scored_row(plan, name, ranked, living, keep, other))
+        by_size = None
+        if not plan.criterion.is_magnitude:
+            sized, asked, stays = ranked.by_magnitude(living), count, keep
+            if layout is None and isinstance(count, Tensor):
+                sized, asked, stays = _some_rows(sized, count, keep)
+            by_size = choose(sized, asked), stays
+        rows.append(scored_row(plan, name, ranked, living, keep, by_size))
+        masks[name] = room.pop(name).copy_(keep)
     return masks, rows
+
+
+def _living(mask: Tensor) -> int:
+    """How many weights a mask leaves; at once where it is a view of a single True."""
+    one = not any(mask.stride()) and mask.numel() > 0
+    return mask.numel() * int(mask[(0,) * mask.dim()]) if one else int(torch.count_nonzero(mask))
+
+
+def _some_rows(sized: Ranked, count: Tensor, keep: Tensor) -> tuple[Ranked, Tensor, Tensor]:
+    """Evenly spread rows of a large tensor, each of which has its own count, so that they can be looked at alone."""
+    step = max(1, keep.numel() // _ROWS_OF) if keep.dim() > 1 else 1
+    return Ranked(sized.score[::step], sized.weight[::step]), count[::step], keep[::step]
 
 
 def _by_limit(
@@ -82,9 +103,11 @@ def _by_limit(
         ranked, living = scores[name], None if bool(mask.all()) else mask
         keep = (ranked.score >= limits[name]).logical_and_(mask)
         count = int(torch.count_nonzero(keep))
-        other = None if plan.criterion.is_magnitude else plan.pattern(ranked.by_magnitude(living), count)
+        by_size = None
+        if not plan.criterion.is_magnitude:
+            by_size = plan.pattern(ranked.by_magnitude(living), count), keep
         masks[name] = keep
-        rows.append(scored_row(plan, name, ranked, living, keep, other))
+        rows.append(scored_row(plan, name, ranked, living, keep, by_size))
     return masks, rows
 
 
@@ -119,8 +142,9 @@ def _reached(plan: Plan, scores: Scores, asked: Mapping[str, Count], alive: Mapp
 
 
 def _least_by_row(count: Tensor, mask: Tensor) -> Tensor:
-    living = torch.count_nonzero(mask.reshape(count.numel(), -1), dim=1).to(count.device)
-    return torch.minimum(count, living)
+    if _living(mask) == mask.numel():
+        return count
+    return torch.minimum(count, mask.reshape(len(count), -1).sum(1).to(count.device))
 
 
 def _rounded(shares: Sparsity, sizes: Mapping[str, int], counts: Mapping[str, Count]) -> list[str]:

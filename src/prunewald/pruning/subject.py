@@ -34,7 +34,7 @@ _UNCHANGED = (
 _NO_VALUES = (
     "{!r} was moved to the meta device, and has no values there: to_empty(device=...) and load_state_dict() first"
 )
-_DETACHED = "this Pruner was detached: make a new one to go on pruning"
+DETACHED = "this Pruner was detached: make a new one to go on pruning"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Subject:
         Notes for the report say where that cannot be.
         """
         if not self.zeros.attached:
-            raise ValueError(_DETACHED)
+            raise ValueError(DETACHED)
         if in_group():
             refuse_sharded(self.model, self.zeros.params)
         for holding in list(self.stepping.holdings):
@@ -142,7 +142,7 @@ class Subject:
     def _read(self, sigma: Online | None) -> tuple[dict[str, Weight], Reading]:
         """The weights as a pruning sees them, and what is known of them."""
         if not self.zeros.attached:
-            raise ValueError(_DETACHED)
+            raise ValueError(DETACHED)
         if in_group():
             refuse_sharded(self.model, self.zeros.params)
         compete, present = self._compete(), self.present()

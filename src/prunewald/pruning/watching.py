@@ -144,7 +144,12 @@ class Watcher:
         """
         self.optimizers = stepped_by(self._params, self._optimizers)
         statistics = {} if self._statistic is None else self._values(self._statistic)
-        given = partial(Reading, statistics=statistics, gradients=self._gradients, looked=self._said_looked(online))
+        given = partial(
+            Reading,
+            statistics=statistics,
+            gradients=self._gradients,
+            looked=self._said_looked(online) if self.looked else (),
+        )
         if online is None:
             return given(None, {}, {})
         if not online.learns:

@@ -1,17 +1,14 @@
 """Parts of a model that stand in a row, each given what the one before has returned: blocks, which can run alone."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from prunewald.refitting.feed import Call, first_of
+from prunewald.refitting.feed import SIMPLE, Call, first_of, keepable
 from prunewald.refitting.order import Enough
-
-SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 
 @dataclass
@@ -92,6 +89,19 @@ def _hooks(chain: Chain, at: int, name: str, enter: Callable[[str | None], None]
 
 
 @contextmanager
+def entered(
+    children: Mapping[str, nn.Module], enter: Callable[[str], None], leave: Callable[[str, bool], None]
+) -> Iterator[None]:
+    """While a with block runs, it is told when a child is called and has returned, and if that can be kept."""
+    with ExitStack() as stack:
+        for name, child in children.items():
+            stack.callback(child.register_forward_pre_hook(lambda *_, name=name: enter(name)).remove)
+            after = child.register_forward_hook(lambda _, __, found, name=name: leave(name, keepable(found)))
+            stack.callback(after.remove)
+        yield
+
+
+@contextmanager
 def caught(block: nn.Module, take: Callable[[Call], None]) -> Iterator[None]:
     """While a with block runs, `take` is given the arguments of a call of the block, which ends the pass."""
 
@@ -114,7 +124,7 @@ def replaced(blocks: Iterable[nn.Module], forward: Callable[[nn.Module], Callabl
     with ExitStack() as stack:
         for block in blocks:
             stack.callback(_put_back, block, vars(block).get("forward"))
-            block.forward = forward(block)  # type: ignore[method-assign]
+            block.forward = forward(block)
         yield
 
 
@@ -122,4 +132,4 @@ def _put_back(block: nn.Module, forward: Any) -> None:
     if forward is None:
         del block.forward
     else:
-        block.forward = forward  # type: ignore[method-assign]
+        block.forward = forward

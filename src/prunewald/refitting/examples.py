@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prunewald.model.calibration import Batch, Calibration, counted_positions
+from prunewald.model.calibration import Batch, Calibration, counted_positions, device_of
 from prunewald.util.arguments import real
 
 _DECODER = "decoder_input_ids"  # what models with this argument make of the labels where it is not given
@@ -48,18 +48,20 @@ class Examples:
     def __init__(self, data: Iterable[Any], model: nn.Module, held_back: float, limit: int | None) -> None:
         if not isinstance(data, Iterable):
             raise TypeError(f"data={repr(data)[:200]}: give a list of batches, or a DataLoader")
-        if iter(data) is data:
-            raise TypeError(_ONCE.format(repr(data)[:200]))
         self._share = real("held_back", held_back, above=0, below=1, what="a share of the examples")
-        self._source, self._kind = Calibration(data, model, limit=limit), type(data).__name__
-        self._seed = torch.initial_seed() % (1 << 63)
+        self._seed, self._kind = torch.initial_seed() % (1 << 63), type(data).__name__
+        self._devices = [device] if (device := device_of(model)).type == "cuda" else []
+        with _seeded(self._seed, self._devices):  # a loader draws a number when it is asked for its batches
+            if iter(data) is data:
+                raise TypeError(_ONCE.format(repr(data)[:200]))
+            self._source = Calibration(data, model, limit=limit)
         self._prints: list[float] | None = None
         self.count = {False: 0, True: 0}
 
     def __iter__(self) -> Iterator[Some]:
         prints: list[float] = []
         count = {False: 0, True: 0}
-        with _seeded(self._seed):
+        with _seeded(self._seed, self._devices):
             for batch in self._source:
                 prints.append(_print(batch))
                 if self._prints is not None and self._prints[: len(prints)] != prints:
@@ -118,8 +120,8 @@ def _print(tree: Any) -> float:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seeded(seed: int, devices: list[torch.device]) -> Iterator[None]:
     """The same random numbers at every pass, so that a loader that shuffles by them gives the same order."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         yield

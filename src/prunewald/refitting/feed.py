@@ -81,6 +81,15 @@ class Part:
             self.own = given
 
 
+SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
+
+
+def keepable(found: Any) -> bool:
+    """Whether what a module has returned can be returned again: a tensor, or one with plain values beside it."""
+    rest = found[1:] if isinstance(found, tuple) else ()
+    return isinstance(first_of(found), Tensor) and all(isinstance(one, SIMPLE) for one in rest)
+
+
 def first_of(found: Any) -> Any:
     """What a part has given to the next one: all that it returned, or the first of a tuple."""
     return found[0] if isinstance(found, tuple) and found else found

@@ -36,11 +36,11 @@ def fit(matrix: Matrix, fitted: Sums, held: Sums, ridges: Sequence[float]) -> Fi
     pairs = list(zip(fitted.grams(bias), held.grams(bias), strict=True))
     for (one, other), rows in zip(pairs, _groups(len(matrix.weight), len(pairs)), strict=True):
         part = Matrix(matrix.weight[rows], matrix.mask[rows], None if matrix.free is None else matrix.free[rows])
-        found, picked = _group(part, one, other, ridges)
-        parts.append(found)
-        chosen |= picked
-        before += float(error(other, part.weight).sum())
-        after += float(error(other, found).sum())
+        found = _group(part, one, other, ridges)
+        parts.append(found.weight)
+        chosen.update(found.ridges)
+        before += found.before
+        after += found.after
         total += float(other.outputs.sum())
     scale = total or 1.0
     return Fit(torch.cat(parts), tuple(sorted(chosen)), before / scale, after / scale)
@@ -51,26 +51,31 @@ def _groups(rows: int, groups: int) -> list[slice]:
     return [slice(at * each, (at + 1) * each) for at in range(groups)]
 
 
-def _group(matrix: Matrix, one: Gram, other: Gram, ridges: Sequence[float]) -> tuple[Tensor, set[float]]:
+def _group(matrix: Matrix, one: Gram, other: Gram, ridges: Sequence[float]) -> Fit:
     """The rows of a group: those whose bias is free, those that have survivors but no free bias, and the rest."""
     weight = matrix.weight.clone()
     picked: set[float] = set()
-    held = torch.ones(len(weight), dtype=torch.bool, device=weight.device) if matrix.free is None else ~matrix.free
-    for rows, bias in ((~held, True), (held & matrix.mask.any(1), False)):
+    before = after = 0.0
+    fixed = torch.ones(len(weight), dtype=torch.bool, device=weight.device) if matrix.free is None else ~matrix.free
+    some = fixed & matrix.mask.any(1)
+    for rows, bias in ((~fixed, True), (some, False)):
         if not bool(rows.any()):
             continue
         end = None if bias or matrix.free is None else -1
+        offset = None if end is None else matrix.weight[rows, -1]
         mask = matrix.mask[rows]
         if bias:
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-        offset = None if end is None else matrix.weight[rows, -1]
-        found = best_ridge(
-            _of(one, rows, end, offset), _of(other, rows, end, offset), weight[rows][:, :end], mask, ridges
-        )
+        fitted, held = (_of(gram, rows, end, offset) for gram in (one, other))
+        found = best_ridge(fitted, held, weight[rows][:, :end], mask, ridges)
+        before, after = before + found.before, after + found.after
         if found.ridge is not None:
             picked.add(found.ridge)
             weight[rows, : found.weight.shape[1]] = found.weight
-    return weight, picked
+    if bool((rest := fixed & ~some).any()):
+        left = float(error(_of(other, rest, None, None), weight[rest]).sum())
+        before, after = before + left, after + left
+    return Fit(weight, tuple(sorted(picked)), before, after)
 
 
 def _of(gram: Gram, rows: Tensor, end: int | None, offset: Tensor | None) -> Gram:

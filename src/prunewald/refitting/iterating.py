@@ -9,44 +9,50 @@ so does the iteration of Boza (2024), from the whole matrix plus a constant, but
 import torch
 from torch import Tensor
 
-_TOLERANCE = 0.003  # rows are done when the last steps took less than this share of their squared error, on average
+SHARED = 64  # factors
+_OWN = 1e-3  # of each input's square at least
+_TOLERANCE = 0.01  # rows are done when the last steps took less than this share of their squared error, on average
 _WINDOW = 3  # so many steps
 _FLOOR = 1e-4  # a share of the error that a row had, below which no share of what is left is asked for
 _MOST = 300  # steps
-_ROOM = 1 << 28  # bytes of what the steps of some rows need at a time
-_KEPT = 0.99  # the share of what single precision says it gained that has to be true
-_SHARED = 64  # factors
-_OWN = 1e-3  # of each input's square at least
+_TRUE = 0.99  # the share of what single precision says it gained that has to be true
+_LOOKED = 8  # of so many rows one is looked at for that
 
 
-def by_steps(
-    inputs: Tensor, residual: Tensor, alive: Tensor, ridge: float, before: Tensor, start: Tensor | None = None
-) -> Tensor:
-    """The change of each row, zero where not `alive`, that nearly solves (inputs + ridge) d = residual over the others.
+class Steps:
+    """What all rows and all ridges share: a Gram matrix in units in which its diagonal is 1, and its factor model."""
 
-    `before` is the squared error of each row without a change, which says what nearly is: within 1 % of the least that
-    there is, as a rule. Steps begin at `start`. They are taken in single precision, and once more in double where that
-    proves not enough, be it for the matrix or since products are rounded to TF32 or bfloat16.
-    """
-    scale = inputs.diagonal() + ridge
-    scale = torch.where(scale > 0, scale, torch.inf).rsqrt()
-    matrix = inputs * scale * scale.unsqueeze(1)  # the same problem in other units, in which the diagonal is 1
-    matrix.diagonal().add_(ridge * scale.square())
-    single, change = matrix.float(), torch.zeros_like(residual)
-    loadings, own = _factors(single)
-    size = 4 * (8 * len(inputs) + 3 * _SHARED**2)
-    for rows in torch.arange(len(residual), device=residual.device).split(max(1, _ROOM // size)):
-        right = residual[rows] * scale * alive[rows]
-        begin = torch.zeros_like(right) if start is None else start[rows] / scale.clamp(min=1e-300) * alive[rows]
-        model = _Model(loadings, own, alive[rows])
-        found, promised = _steps(single, right, model, before[rows], begin)
-        gained = (found * (2 * right - found @ matrix)).sum(1)
-        short = ~(gained >= _KEPT * promised - _FLOOR * before[rows])  # not a number, too
-        if bool(short.any()):
-            again = _Model(loadings.double(), own.double(), alive[rows][short])
-            found[short], _ = _steps(matrix, right[short], again, before[rows][short], begin[short])
-        change[rows] = found * scale
-    return change
+    def __init__(self, inputs: Tensor):
+        squares = inputs.diagonal()
+        least = float(squares.mean()) * 1e-12  # below which an input is as good as always zero
+        self.inputs = inputs
+        self.scale = squares.clamp(min=max(least, 1e-300)).rsqrt()
+        self.matrix = self._scaled().float()
+        self.loadings, self.own = _factors(self.matrix)
+
+    def _scaled(self) -> Tensor:
+        return self.inputs * self.scale * self.scale.unsqueeze(1)
+
+    def solved(
+        self, residual: Tensor, alive: Tensor, ridge: float, before: Tensor, start: Tensor | None = None
+    ) -> Tensor:
+        """The change of each row, zero where not `alive`, that nearly solves (inputs + ridge) d = residual there.
+
+        `before` is the squared error of each row without a change, which says what nearly is: within 1 % of the least
+        that there is, as a rule. Steps begin at `start`. They are taken in single precision, and again in double where
+        that proves not enough, be it for the matrix or since products are rounded to TF32 or bfloat16.
+        """
+        right, more = residual * self.scale * alive, ridge * self.scale.square()
+        begin = None if start is None else start / self.scale * alive
+        model = _Model(self.loadings, self.own + more.float(), alive)
+        found, promised = _steps(self.matrix, more, right, model, before, begin)
+        change = found * self.scale
+        some = change[::_LOOKED]
+        gained = (some * (2 * residual[::_LOOKED] - some @ self.inputs - ridge * some)).sum(1)
+        if not bool((gained >= _TRUE * promised[::_LOOKED] - _FLOOR * before[::_LOOKED]).all()):  # or not a number
+            model = _Model(self.loadings.double(), self.own.double() + more, alive)
+            change = _steps(self._scaled(), more, right, model, before, begin)[0] * self.scale
+        return change
 
 
 class _Model:
@@ -75,25 +81,33 @@ class _Model:
 def _factors(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """The loadings of the strongest factors, by subspace iteration, and what of the diagonal they do not explain."""
     generator = torch.Generator().manual_seed(0)
-    basis = torch.randn(len(matrix), min(_SHARED + 8, len(matrix)), generator=generator).to(matrix)
+    basis = torch.randn(len(matrix), min(SHARED + 8, len(matrix)), generator=generator).to(matrix)
     for _ in range(4):
         basis = torch.linalg.qr(matrix @ basis).Q
     values, turn = torch.linalg.eigh(basis.T @ matrix @ basis)
-    loadings = (basis @ turn * values.clamp(min=0).sqrt())[:, -_SHARED:]
+    loadings = (basis @ turn * values.clamp(min=0).sqrt())[:, -SHARED:]
     return loadings, (matrix.diagonal() - loadings.square().sum(1)).clamp(min=_OWN)
 
 
-def _steps(matrix: Tensor, right: Tensor, model: _Model, before: Tensor, begin: Tensor) -> tuple[Tensor, Tensor]:
-    """What the steps arrive at for some rows, and by how much they say that they lessened each one's squared error."""
-    found, right, least = begin.to(matrix.dtype), right.to(matrix.dtype), torch.finfo(matrix.dtype).tiny
+def _steps(
+    matrix: Tensor, more: Tensor, right: Tensor, model: _Model, before: Tensor, begin: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """What the steps arrive at for some rows, and by how much they say that they lessened each one's squared error.
+
+    In the precision of `matrix`, to whose diagonal comes `more`.
+    """
+    right, more, least = right.to(matrix.dtype), more.to(matrix.dtype), torch.finfo(matrix.dtype).tiny
     noise = 10 * torch.finfo(matrix.dtype).eps  # of a diagonal of 1
-    rest = (right - found @ matrix) * model.alive
+    found, rest = torch.zeros_like(right), right.clone()
+    if begin is not None:
+        found = begin.to(matrix.dtype)
+        rest -= (found @ matrix).addcmul_(found, more).mul_(model.alive)
     gained = (found * (right + rest)).sum(1).double()
     turned = model.solved(rest)
     direction, power = turned.clone(), (rest * turned).sum(1)
     taken: list[Tensor] = []
     for _ in range(_MOST):
-        product = (direction @ matrix).mul_(model.alive)
+        product = (direction @ matrix).addcmul_(direction, more).mul_(model.alive)
         curve, rounding = (direction * product).sum(1), noise * direction.square().sum(1)
         step = torch.where(curve > rounding, power / curve, 0.0)  # none along what the inputs say nothing of
         found.addcmul_(step.unsqueeze(1), direction)

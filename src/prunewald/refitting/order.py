@@ -54,11 +54,12 @@ class Step:
 
 
 class Seen(NamedTuple):
-    """A layer in a pass: whether its input was that of the one before, and in which block it was."""
+    """A layer in a pass: whether its input was that of the one before, in which block it was, and in which child."""
 
     key: Hashable
     same: bool
     block: str | None
+    child: str | None
 
 
 @dataclass
@@ -67,14 +68,16 @@ class Trace:
 
     events: list[Seen] = field(default_factory=list)
     units: dict[Unit, None] = field(default_factory=dict)
+    children: dict[str, list[bool]] = field(default_factory=dict)  # of each call, whether its return can be kept
     block: str | None = None  # where the pass is
+    child: str | None = None
     _last: Tensor | None = None
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
         same = self._last is not None and isinstance(event, Product) and _same(event.x, self._last)
         self._last = event.x if isinstance(event, Product) else None
-        self.events.append(Seen(key_of(event), same, self.block))
+        self.events.append(Seen(key_of(event), same, self.block, self.child))
         if isinstance(event, Product):
             self.units.setdefault(event.unit)
 
@@ -82,12 +85,22 @@ class Trace:
         """The pass goes into a block, or out of one."""
         self.block = block
 
+    def enter_child(self, child: str) -> None:
+        """The pass goes into a child of what runs."""
+        self.child = child
+
+    def leave_child(self, child: str, kept: bool) -> None:
+        """The pass comes out of a child, with something that can be returned again or not."""
+        self.children.setdefault(child, []).append(kept)
+        self.child = None
+
     def order(self, done: Collection[str] = ()) -> list[Hashable]:
-        """The layers as each batch has to come by them, without those in blocks that are `done`.
+        """The layers as each batch has to come by them, without those in blocks and children that are `done`.
 
         Experts are not among them.
         """
-        return [seen.key for seen in self.events if not isinstance(seen.key, tuple) and seen.block not in done]
+        left = (seen for seen in self.events if seen.block not in done and seen.child not in done)
+        return [seen.key for seen in left if not isinstance(seen.key, tuple)]
 
     def steps(self, without: Collection[str] = ()) -> list[Step]:
         """The layers in the order of their first calls, those together that are next to each other on one input.

@@ -7,12 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from prunewald.refitting.chains import Chain, replaced, watched
+from prunewald.refitting.chains import Chain, entered, replaced, watched
 from prunewald.refitting.feed import Given
 from prunewald.refitting.order import Enough, Following, Step, Trace
 from prunewald.refitting.originals import Originals, named_tensors
 from prunewald.refitting.seeing import Event, Seeing, convolutions
 from prunewald.refitting.units import Places
+
+_NONE: Mapping[str, nn.Module] = {}
 
 
 class _Caller(nn.Module):
@@ -69,10 +71,12 @@ class Passes:
         """The weights that are meant, and all biases."""
         return {name: tensor for name, tensor in tensors.items() if name in self._targets or tensor.dim() < 2}
 
-    def trace(self, given: Given, chains: list[Chain]) -> tuple[Trace, set[str], set[str]]:
+    def trace(
+        self, given: Given, chains: list[Chain], children: Mapping[str, nn.Module] = _NONE
+    ) -> tuple[Trace, set[str], set[str]]:
         """What happens in a pass: the layers in order, all weights that took part, and those that are an embedding."""
         trace, used, looked_up = Trace(), set[str](), set[str]()
-        with watched(chains, trace.enter), torch.no_grad():
+        with watched(chains, trace.enter), entered(children, trace.enter_child, trace.leave_child), torch.no_grad():
             places, norms = self._weights[False], self._norms[False]
             with Seeing(places, norms, self._convolutions, trace, used, looked_up):
                 given.call(self.module, dense=False)

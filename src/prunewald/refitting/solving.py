@@ -2,23 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from prunewald.refitting import exact
-from prunewald.refitting.iterating import by_steps
+from prunewald.refitting.iterating import SHARED, Steps
 from prunewald.util.arguments import real
 
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # from which one is chosen, as shares of the mean square of the inputs
 # Directions in which the inputs have less than this share of their mean square are taken as ones of no information:
 # what a Gram matrix says of them is rounding, where products are in single precision.
 _FLOOR = 1e-6
-_JUDGES = 256  # rows that choose a ridge for all
-# Multiplications of a factorisation: so many take less than a second of one core, or are worth as many in products of
-# large matrices, of which conjugate gradients need some 40 a row and entry of the Gram matrix.
-_ANYWAY, _STEPS = 3e9, 5
+_JUDGES = 128  # rows that choose a ridge for all
+_ROOM = 1 << 27  # bytes that the rows which are solved at a time take
+# Survivors cubed over three, summed over the rows, are the multiplications of a factorisation each. So many take 0.1 s
+# of one core; or are worth as many in products of large matrices, ten times as quick, of which conjugate gradients need
+# some 25 for each row and entry of the Gram matrix, and half as many again to begin.
+_ANYWAY, _STEPS = 1e9, 5
 
 
 @dataclass(frozen=True)
@@ -89,74 +92,100 @@ def solve(gram: Gram, weight: Tensor, mask: Tensor, ridge: float, *, exactly: bo
     By a factorisation of each row where that is cheap by the sum over the rows of survivors cubed, else by conjugate
     gradients to about 1 % of the error; `exactly` says which. These leave what they hardly gain by as it is.
     """
-    problem = _Problem(gram, weight, mask, exactly)
-    return problem.solved(ridge)[0]
+    _check(gram, weight, mask)
+    system = _System(gram)
+    return _solved(system, gram, weight, mask, ridge, _cheap(mask[:, : system.width]) if exactly is None else exactly)
 
 
 def best_ridge(fit: Gram, held: Gram, weight: Tensor, mask: Tensor, ridges: Sequence[float] = RIDGES) -> Refitted:
     """The weights of the ridge that does best on `held`, examples that are not in `fit`; as they were if none helps.
 
-    Of more than 256 rows, so many at even distances tell which ridge it is, and all are solved once; whether that helps
+    Of more than 128 rows, so many at even distances tell which ridge it is, and all are solved once; whether that helps
     is asked of all. The strongest is solved first, and each solution is the start of the next.
     """
+    _check(fit, weight, mask)
+    _check(held, weight, mask)
     before = float(error(held, weight).sum())
-    few = torch.arange(0, len(weight), -(-len(weight) // _JUDGES), device=weight.device)
-    trial = _Problem(fit.rows(few), weight[few], mask[few], None)
-    judge, start = held.rows(few), None
+    few = torch.arange(0, len(weight), max(1, -(-len(weight) // _JUDGES)), device=weight.device)
+    system, judge, start = _System(fit), held.rows(few), None
+    trial, exactly = _Rows(system, fit.rows(few), weight[few], mask[few]), _cheap(mask[:, : system.width])
     best = as_before = Refitted(None, weight, before, before)
     least = float(error(judge, weight[few]).sum())
     for ridge in sorted(ridges, reverse=True):
-        solved, start = trial.solved(ridge, start)
-        if (left := float(error(judge, solved).sum())) < least:
-            best, least = Refitted(ridge, solved, before, left), left
+        found, start = trial.solved(ridge, exactly, start)
+        if (left := float(error(judge, found).sum())) < least:
+            best, least = Refitted(ridge, found, before, left), left
     if best.ridge is not None and len(few) < len(weight):
-        solved = _Problem(fit, weight, mask, None).solved(best.ridge)[0]
-        best = Refitted(best.ridge, solved, before, float(error(held, solved).sum()))
+        found = _solved(system, fit, weight, mask, best.ridge, exactly)
+        best = Refitted(best.ridge, found, before, float(error(held, found).sum()))
     return best if best.after < before else as_before
 
 
-class _Problem:
-    """What all ridges share: the equations of the change from the present weights, once the bias is what is best."""
+def _solved(system: "_System", gram: Gram, weight: Tensor, mask: Tensor, ridge: float, exactly: bool) -> Tensor:
+    """All rows, as many at a time as fit in memory."""
+    found = torch.empty_like(weight)
+    for rows in torch.arange(len(weight), device=weight.device).split(system.rows_at_once):
+        found[rows] = _Rows(system, gram.rows(rows), weight[rows], mask[rows]).solved(ridge, exactly)[0]
+    return found
 
-    def __init__(self, gram: Gram, weight: Tensor, mask: Tensor, exactly: bool | None):
-        _check(gram, weight, mask)
-        alive = mask.clone()
-        if gram.bias:
-            alive[:, -1] = True
-        self.gram, self.dtype = gram, weight.dtype
-        self.present = (weight * alive).double()
-        self.inputs = gram.inputs.double()
-        self.residual = gram.cross.double() - self.present @ self.inputs
+
+class _System:
+    """What all rows of a Gram share: the equations of the weights, once the bias is what is best for each choice."""
+
+    def __init__(self, gram: Gram):
+        self.inputs, self.bias = gram.inputs.double(), gram.bias
         self.width = len(self.inputs) - gram.bias
-        squares = self.inputs.diagonal()[: self.width]
-        self.mean = float(squares.mean())
-        self.free = alive[:, : self.width] & (squares > 0)
-        self.system, right = _centred(self.inputs, self.residual) if gram.bias else (self.inputs, self.residual)
-        self.right = right * self.free
-        self.exactly = _cheap(self.free) if exactly is None else exactly
+        self.squares = self.inputs.diagonal()[: self.width]
+        self.mean = float(self.squares.mean())
+        self.centre: Tensor | None = None
+        self.centred = self.inputs
+        if gram.bias:
+            self.centre = self.inputs[-1, :-1] / self.inputs[-1, -1]
+            self.centred = torch.addr(self.inputs[:-1, :-1], self.inputs[-1, :-1], self.centre, alpha=-1)
+        self.rows_at_once = max(1, _ROOM // (80 * self.width + 12 * SHARED**2))
 
-    def solved(self, ridge: float, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    @cached_property
+    def steps(self) -> Steps:
+        """The same, prepared for conjugate gradients."""
+        return Steps(self.centred)
+
+
+class _Rows:
+    """Some rows: what is free in them, and what is left of their targets by the present weights."""
+
+    def __init__(self, system: _System, gram: Gram, weight: Tensor, mask: Tensor):
+        self.system, self.dtype, cross = system, weight.dtype, gram.cross.double()
+        self.free = mask[:, : system.width] & (system.squares > 0)
+        self.present = weight.double()
+        self.present[:, : system.width] *= mask[:, : system.width]
+        self.residual = cross - self.present @ system.inputs
+        self.before = gram.outputs.double() - (self.present * (cross + self.residual)).sum(1)
+        self.right = self.residual
+        if system.centre is not None:
+            last = self.residual[:, -1]
+            self.right = torch.addr(self.residual[:, :-1], last, system.centre, alpha=-1)
+            self.before = self.before - last.square() / system.inputs[-1, -1]
+        self.right = self.right * self.free
+
+    def solved(self, ridge: float, exactly: bool, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The weights of a ridge, and the change that a next one can start from."""
-        penalty = real("ridge", ridge, least=0) * self.mean
-        if self.exactly:
-            lift = max(_FLOOR * self.mean - penalty, 0.0)
-            change = exact.by_rows(self.system, self.right, self.free, penalty, lift)
+        system, penalty = self.system, real("ridge", ridge, least=0) * self.system.mean
+        if exactly:
+            lift = max(_FLOOR * system.mean - penalty, 0.0)
+            change = exact.by_rows(system.centred, self.right, self.free, penalty, lift)
         else:
-            before = self.gram.outputs.double() - (self.present * (self.gram.cross + self.residual)).sum(1)
-            if self.gram.bias:
-                before = before - self.residual[:, -1].square() / self.inputs[-1, -1]
-            change = by_steps(self.system, self.right, self.free, penalty, before.clamp(min=0), start)
+            change = system.steps.solved(self.right, self.free, penalty, self.before.clamp(min=0), start)
         return self._kept(change, penalty), change
 
     def _kept(self, change: Tensor, penalty: float) -> Tensor:
         """The present weights so changed, their bias too, but for rows that would be no better after rounding."""
-        if self.gram.bias:
-            rest = (self.residual[:, -1] - change @ self.inputs[:-1, -1]) / self.inputs[-1, -1]
+        inputs, width = self.system.inputs, self.system.width
+        if self.system.centre is not None:
+            rest = (self.residual[:, -1] - change @ inputs[:-1, -1]) / inputs[-1, -1]
             change = torch.cat([change, rest.unsqueeze(1)], 1)
         found = (self.present + change).to(self.dtype)
         change = found.double() - self.present
-        gained = (change * (2 * self.residual - change @ self.inputs)).sum(1)
-        gained -= penalty * change[:, : self.width].square().sum(1)
+        gained = (change * (2 * self.residual - change @ inputs)).sum(1) - penalty * change[:, :width].square().sum(1)
         return torch.where((gained > 0).unsqueeze(1), found, self.present.to(self.dtype))
 
 
@@ -174,10 +203,3 @@ def _check(gram: Gram, weight: Tensor, mask: Tensor) -> None:
         raise ValueError(f"{gram.shown()} or its weights hold NaN or infinite values: look at the data and the model")
     if gram.bias and not gram.inputs[-1, -1] > 0:
         raise ValueError(f"{gram.shown()} has no examples: give data")
-
-
-def _centred(inputs: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """The equations of the weights, once the bias is what is best for each choice of them."""
-    means = inputs[-1, :-1] / inputs[-1, -1]
-    centred = inputs[:-1, :-1] - torch.outer(inputs[:-1, -1], means)
-    return centred, residual[:, :-1] - torch.outer(residual[:, -1], means)

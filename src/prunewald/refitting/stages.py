@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from prunewald.model.calibration import device_of
 from prunewald.pruning.refitted import LayerRefit
-from prunewald.refitting.chains import SIMPLE, Chain, candidates, caught, replaced
-from prunewald.refitting.feed import Call, Given, Part
+from prunewald.refitting.chains import Chain, candidates, caught, replaced
+from prunewald.refitting.feed import Call, Given, Part, keepable
 from prunewald.refitting.gathering import Aim
 from prunewald.refitting.order import Step, Trace, key_of
 from prunewald.refitting.originals import Originals
 from prunewald.refitting.passes import Passes
 from prunewald.refitting.seeing import Event
+from prunewald.refitting.shortcuts import Short, Shortcuts
 from prunewald.refitting.walking import Walk
 
 _FEWEST = 3  # so many steps are worth keeping what blocks are given
@@ -34,6 +35,7 @@ class Stage:
     trace: Trace
     chains: list[Chain]
     feed: Iterable[Given]
+    children: Mapping[str, nn.Module] = field(default_factory=dict)  # of a block, by name
     silent: set[str] = field(default_factory=set)  # blocks that are not computed any more
     dense: list[Any] = field(default_factory=list)  # what the dense block returned, if it was asked
 
@@ -53,7 +55,10 @@ class Stages:
         done: set[str] = set()
         steps = stage.trace.steps(self._without)
         usable = [chain for chain in stage.chains if _usable(chain, stage.trace, steps)]
-        aims = None if usable or not isinstance(stage.feed, list) else self._asked(stage, steps)
+        aims, cuts = None, None
+        if isinstance(stage.feed, list) and not usable:
+            aims, cuts = self._asked(stage, steps), Shortcuts(stage.trace, steps, stage.children)
+            stage.feed = [Short(part, cuts) for part in stage.feed]
         for step in steps:
             if step.block in done:
                 continue
@@ -64,6 +69,7 @@ class Stages:
             else:
                 gathering = self._walk.gathering(step, stage.passes, stage.trace.order(stage.silent))
                 rows += self._walk.take(gathering, stage.feed, None if aims is None else aims.pop(step))
+                stage.silent |= set() if cuts is None else cuts.passed(step)
         return rows
 
     def _asked(self, stage: Stage, steps: Sequence[Step]) -> dict[Step, list[Aim]]:
@@ -87,17 +93,17 @@ class Stages:
         parts = [_part(stage.passes, given, blocks[0]) for given in stage.feed]
         found: Any = None
         for name, block in chain.blocks.items():
-            inner = Stage(
-                Passes(block, self._names, self._dense, self._targets), Trace(), candidates(block, name), parts
-            )
+            passes, chains = Passes(block, self._names, self._dense, self._targets), candidates(block, name)
+            children = {f"{name}.{leaf}": child for leaf, child in block.named_children()}
+            inner = Stage(passes, Trace(), chains, parts, children)
             if name in with_steps:
-                inner.trace, _, _ = inner.passes.trace(parts[0], inner.chains)
+                inner.trace, _, _ = passes.trace(parts[0], chains, children)
                 rows += self.go(inner)
-            for at, part in enumerate(parts):
-                part.went_on(inner.dense[at] if inner.dense else inner.passes.run(part, dense=True), dense=True)
-                part.went_on(found := inner.passes.run(part, dense=False), dense=False)
+            for at, (part, given) in enumerate(zip(parts, inner.feed, strict=True)):
+                part.went_on(inner.dense[at] if inner.dense else passes.run(part, dense=True), dense=True)
+                part.went_on(found := passes.run(given, dense=False), dense=False)
         rest = found[1:] if isinstance(found, tuple) else None
-        if rest is None or all(isinstance(one, SIMPLE) for one in rest):
+        if keepable(found):
             feed = Resuming(stage.feed, parts, blocks, rest)
             if _same(stage.passes, feed):
                 stage.feed = feed

@@ -76,7 +76,11 @@ class Sums:
             return
         zeros = torch.zeros(groups, rows, width, dtype=torch.float64, device=weight.device)
         self.outputs = summed(zeros[..., 0].contiguous() if self.outputs is None else self.outputs)
-        self.cross = dense @ self.met.between if crosswise else summed(zeros if self.cross is None else self.cross)
+        if crosswise:
+            assert self.met.between is not None
+            self.cross = dense @ self.met.between
+        else:
+            self.cross = summed(zeros if self.cross is None else self.cross)
 
     @property
     def finite(self) -> bool:

@@ -72,7 +72,7 @@ class Walk:
         units = listed(list(gathering.units))
         rows = []
         for unit in units:
-            fitted, held = gathering.units.pop(unit, None) or (Sums(Met()), Sums(Met()))
+            fitted, held = gathering.units.pop(unit, (Sums(Met()), Sums(Met())))
             dense = self._dense(unit)
             for sums in (fitted, held):
                 sums.reduced(dense, aimed=not step.routed, crosswise=gathering.crosswise)

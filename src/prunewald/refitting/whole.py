@@ -1,5 +1,6 @@
 """A refit from beginning to end: one walk through the model, then the whole is judged, and taken back if need be."""
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,10 @@ _UNREACHED = (
 _TIED = "an embedding has the same weights: left as it was"
 _RECURRENT = "recurrent layers are not refitted: left as it was"
 _UNKNOWN = "refit does not know how its layer uses it: left as it was"
+_NO_JUDGE = (
+    "{} on the examples held back is {}, and cannot judge a refit: look at the data, and at loss= where it is given; "
+    "the model is as it was"
+)
 _SHORT = (
     "fewer examples than inputs: {} have less positions to fit to than a row has weights left, and the ridge carries "
     "the rest; more data would fit better"
@@ -64,11 +69,11 @@ def refit_(model: nn.Module, masks: Mapping[str, Tensor], dense: Originals, data
         chains = candidates(model, "")
         alone = [block for chain in chains for block in chain.blocks.values()] if dense.on_disk else []
         passes = Passes(model, names, dense, masks, alone)
+        judge = Judge(passes, examples, wish.loss)
+        before = judge()  # first: what a Pruner looks at before a first pass in eval mode is not what the model does
+        examples.check()
         trace, used, looked_up = passes.trace(next(iter(examples)), chains)
         rows = _left(model, masks, trace, used, looked_up, wish.ignore)
-        judge = Judge(passes, examples, wish.loss)
-        before = judge()
-        examples.check()
         walk = Walk(model, trace.units, Setting(masks, dense, wish.ridges, wish.dense_inputs), kept)
         stage = Stage(passes, trace, chains, examples)
         try:
@@ -92,11 +97,13 @@ def _settled(judge: Judge, kept: Kept, before: float, feed: Iterable[Given]) -> 
     if after <= before:
         return after, 1.0
     found = kept.now()
+    if not math.isfinite(before):
+        raise ValueError(_NO_JUDGE.format(judge.words, before))
     tried = [(before, 0.0)]
     for step in _STEPS:
         kept.put_(found, step)
         tried.append((judge(), step))
-    after, step = min(tried)
+    after, step = min(one for one in tried if math.isfinite(one[0]))
     kept.put_(found, step)
     return after, step
 

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -52,7 +53,17 @@ def _quantile(values: Tensor, share: float) -> Tensor:
 
 def _ranks(values: Tensor) -> Tensor:
     """The rank of each value, from 1; equal values share the mean of their ranks."""
-    _, inverse, counts = values.reshape(-1).unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    middle: Tensor = last - (counts - 1) / 2
-    return middle[inverse]
+    flat = values.reshape(-1)
+    if flat.is_floating_point():
+        # As integers in the same order, which torch sorts ten times faster: the bits of negative floats count
+        # downwards, and adding zero makes -0.0 and 0.0 one value.
+        bits = (flat.double() + 0.0).view(torch.int64)
+        flat = bits ^ ((bits >> 63) & torch.iinfo(torch.int64).max)
+    ordered, order = flat.sort()
+    new = torch.ones_like(ordered, dtype=torch.bool)
+    torch.ne(ordered[1:], ordered[:-1], out=new[1:])
+    group = new.cumsum(0) - 1
+    counts = torch.bincount(group)
+    middle = counts.cumsum(0).double() - (counts - 1) / 2
+    ranks = torch.empty(len(order), dtype=torch.float64, device=values.device)
+    return ranks.scatter_(0, order, middle[group])

@@ -122,6 +122,7 @@ class Samples:
 
     def _counted(self, batch: Batch) -> tuple[Inputs, Tensor]:
         """The samples of a batch that count: cross entropy leaves out those whose labels are all ignored."""
+        batch.check(self._model)
         y = batch.required
         if not isinstance(y, Tensor):
             raise TypeError(_NO_TENSOR.format(batch.given, type(y).__name__))
