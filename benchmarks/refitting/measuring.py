@@ -135,4 +135,5 @@ def about(options: Namespace) -> dict[str, Any]:
 
     known = {name: task(NETWORKS[name], 0, options.data, options.text) for name in options.networks}
     data = {name: found.source for name, found in known.items() if found is not None}
-    return {"environment": environment(), "data": data, "prunewald": pw.__version__}
+    machine = {name: value for name, value in environment().items() if name != "command"}
+    return {"environment": machine, "data": data, "prunewald": pw.__version__}

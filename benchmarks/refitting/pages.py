@@ -11,6 +11,7 @@ from benchmarks.refitting.tables import (
     counts_text,
     dense_text,
     examples_text,
+    excerpt_text,
     published_text,
     reconstruction_text,
 )
@@ -42,7 +43,8 @@ def texts(place: Path) -> dict[str, str]:
             "SparseGPT's mask for both; squared error over the dense outputs' squares, test examples, percent.",
         ),
     }
-    return {
+    made = {"excerpt.md": excerpt_text(found) + "\n"}
+    return made | {
         f"{name}.txt": "\n\n".join(part for part in (note, text) if part) + "\n" for name, (text, note) in said.items()
     }
 

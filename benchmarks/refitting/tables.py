@@ -175,6 +175,28 @@ def dense_text(found: Compared) -> str:
     return text_table(("name", "network", "n", "accuracy", "range", "bits", "seconds"), rows, left=(0, 1))
 
 
+def excerpt_text(found: Compared) -> str:
+    """For the docs: what SparseGPT, Wanda and ours lose at three levels, in Markdown."""
+    levels = ("0.8", "0.95", TWO_FOUR)
+    rows = ["| points lost: SparseGPT / Wanda / **ours** | dense | " + " | ".join(map(shown, levels)) + " |"]
+    rows.append("|---" * (2 + len(levels)) + "|")
+    for network in found.networks():
+        own = found.found[network, "dense", "0"].values()
+        dense = f"{statistics.fmean(record.accuracy for record in own):.1f}"
+        cells = [_lost(found, network, level) for level in levels]
+        rows.append(f"| {NETWORKS[network].title} | {dense} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def _lost(found: Compared, network: str, level: str) -> str:
+    """Points lost by the published two and by ours, which at 2:4 leaves the last layer dense as they do."""
+    ours = HEAD_DENSE if level == TWO_FOUR and found.has(network, level, HEAD_DENSE) else OURS
+    if not found.has(network, level, *PUBLISHED, ours):
+        return ""
+    lost = [f"{0 - found.change(network, way, level).difference.mean:z.1f}" for way in (*PUBLISHED, ours)]
+    return f"{lost[0]} / {lost[1]} / **{lost[2]}**"
+
+
 def _numbers(found: Compared, network: str, way: str, level: str) -> list[str]:
     own = found.change(network, way, level)
     spread = (f"{own.median:+.2f}", f"{own.worst:+.2f}", f"{own.seconds:.1f}")

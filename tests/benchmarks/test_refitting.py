@@ -126,6 +126,8 @@ def test_the_same_records_are_the_same_bytes(tmp_path):
 def test_committed_tables_are_of_the_committed_records():
     for name, text in texts(PLACE).items():
         assert (PLACE / name).read_text(encoding="utf-8") == text, name
+    docs = (PLACE.parents[1] / "docs/refit.md").read_text(encoding="utf-8")
+    assert (PLACE / "excerpt.md").read_text(encoding="utf-8") in docs
 
 
 # ---- whole networks ------------------------------------------------------------------------------------------------
