@@ -146,7 +146,8 @@ def test_with_the_dense_weights_on_disk_it_is_the_same(case, tmp_path):
     assert list(tmp_path.iterdir()) == []
     found.append(pw.Pruner(third).prune(0.5, refit=data, folder=tmp_path).refit)
     for refit, copied in zip(found[1:], (other, third), strict=True):
-        assert [layer.after for layer in refit.layers] == pytest.approx([layer.after for layer in found[0].layers])
+        errors = [layer.after for layer in found[0].layers]
+        assert [layer.after for layer in refit.layers] == pytest.approx(errors, rel=1e-4)
         for a, b in zip(model.parameters(), copied.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
     assert list(tmp_path.iterdir()) == []

@@ -50,7 +50,7 @@ def rows_met(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T
         return _unfolded(module, x, (1,) * len(module.kernel_size), turned=True)
     if isinstance(module, _ConvNd):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        return _unfolded(module, F.pad(x, _padding(module), mode=mode), module.stride)
+        return _unfolded(module, F.pad(x, padding(module), mode=mode), module.stride)
     rows: Tensor = x.reshape(1, -1, x.shape[-1])
     return rows
 
@@ -107,7 +107,7 @@ def _linear_squares(x: Tensor) -> Tensor:
 def _convolution_squares(module: Any, x: Tensor) -> Tensor:
     """Σ x² over the positions that each place of the kernel meets, as one row for each group."""
     sums = _squares(x, 1 + len(module.kernel_size))
-    sums = F.pad(sums, _padding(module), mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
+    sums = F.pad(sums, padding(module), mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
     for size, stride, dilation in zip(module.kernel_size, module.stride, module.dilation, strict=True):
         # The first dimension of space is replaced by one of the kernel, at the end.
         sums = sums.unfold(1, dilation * (size - 1) + 1, stride)[..., ::dilation].sum(1)
@@ -115,9 +115,9 @@ def _convolution_squares(module: Any, x: Tensor) -> Tensor:
     return by_group
 
 
-def _padding(module: Any) -> Sequence[int]:
+def padding(module: Any) -> Sequence[int]:
     """The padding of a convolution as F.pad wants it: the last dimension first."""
     if isinstance(module.padding, str) or module.padding_mode != "zeros":
-        padding: list[int] = module._reversed_padding_repeated_twice
-        return padding
+        sides: list[int] = module._reversed_padding_repeated_twice
+        return sides
     return [side for size in reversed(module.padding) for side in (size, size)]

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.overrides import TorchFunctionMode
 
-from prunewald.model.inputs import _padding, rows_met
+from prunewald.model.inputs import padding, rows_met
 from prunewald.model.layouts import Layout
 from prunewald.refitting.units import Places, Unit
 
@@ -40,7 +40,7 @@ class Product:
             return
         x = self._batched(self.x)
         if self.module.padding_mode != "zeros":  # this has come already, and comes again
-            x = F.pad(x, [-side for side in _padding(self.module)])
+            x = F.pad(x, [-side for side in padding(self.module)])
         size: Any = list(self.out.shape[-len(self.module.kernel_size) :])
         args = (size,) if isinstance(self.module, _ConvTransposeNd) else ()
         positions, row = math.prod(size), self.module.weight.numel() // self.module.out_channels
