@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 _WAYS = {
     OURS: ("ours: second moment, refitted", look("moment:1")[0], "-", "o"),
     "moment": ("the same, not refitted", look("moment:1")[0], ":", "o"),
-    "abs+refit": ("ABS, our counts, refitted", look("abs")[0], "-", "x"),
-    "abs": ("ABS, our counts, not refitted", look("abs")[0], ":", "x"),
     "published sparsegpt": ("SparseGPT as published", "tab:blue", "-", "s"),
     "published wanda": ("Wanda as published", look("wanda")[0], "-", "p"),
 }
