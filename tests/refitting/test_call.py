@@ -400,3 +400,15 @@ def test_a_layer_that_is_pruned_in_part_is_refitted_as_a_whole_and_the_report_sa
     assert not any("'0.weight'" in note for note in report.refit.notes)
     assert not torch.equal(model[2].weight[4:].detach(), before[4:])
     assert bool(model[2].weight[4:].all())
+
+
+def test_a_pruner_that_reads_inputs_does_not_read_those_of_a_refit():
+    model, data = mlp(), batches(16)
+    dense = copy.deepcopy(model)
+    pruner = pw.Pruner(model, criterion="wanda")
+    pruner.observe(data)
+    pruner.prune(0.6)
+    report = pw.refit(pruner, data, dense=dense)
+    assert report.refit.after < report.refit.before
+    with pytest.raises(ValueError, match="has no statistic yet"):
+        pruner.prune(0.8, dry_run=True)

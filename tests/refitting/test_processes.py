@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import prunewald as pw
+from tests.processes import free_port, join, leave
 from tests.refitting.models import batches, cnn
-from tests.test_distributed import free_port, join
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,7 +58,7 @@ def refit_together(rank, port, folder):
     join(rank, port)
     found = {kind: refitted(kind, data(kind)[rank::2], wrapped=True) for kind in ("cnn", "routed")}
     torch.save({kind: (state, refit.to_dict()) for kind, (state, refit) in found.items()}, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 def test_processes_refit_alike_and_as_one_with_the_data_of_both(tmp_path):

@@ -15,6 +15,7 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # those whose inputs can 
 
 
 _positions: ContextVar[Tensor | None] = ContextVar("positions", default=None)
+_unread: ContextVar[bool] = ContextVar("unread", default=False)
 
 
 @contextmanager
@@ -25,6 +26,21 @@ def only_positions(positions: Tensor | None) -> Iterator[None]:
         yield
     finally:
         _positions.reset(token)
+
+
+@contextmanager
+def unread() -> Iterator[None]:
+    """Inside a with block forward passes tell no statistic of their inputs: they are not the model's own."""
+    token = _unread.set(True)
+    try:
+        yield
+    finally:
+        _unread.reset(token)
+
+
+def is_read() -> bool:
+    """Whether a statistic may read the inputs of the forward pass that runs now."""
+    return not _unread.get()
 
 
 def squares_met(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:

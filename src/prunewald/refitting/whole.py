@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.distributed import summed
+from prunewald.model.inputs import unread
 from prunewald.model.modules import evaluating
 from prunewald.pruning.refitted import LayerRefit, Refit
 from prunewald.refitting.chains import candidates
@@ -65,7 +66,7 @@ def refit_(model: nn.Module, masks: Mapping[str, Tensor], dense: Originals, data
     tensors = named_tensors(model)
     kept = Kept(tensors, masks, dense)
     names = {id(tensor): name for name, tensor in tensors.items()}
-    with evaluating(model), exact_and_plain(model):
+    with evaluating(model), exact_and_plain(model), unread():
         chains = candidates(model, "")
         alone = [block for chain in chains for block in chain.blocks.values()] if dense.on_disk else []
         passes = Passes(model, names, dense, masks, alone)
