@@ -117,6 +117,7 @@ def test_demo_as_a_user_runs_it(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "figure.png",
         "model.pw",
+        "page.html",
         "results.json",
     ]
 
@@ -176,7 +177,11 @@ def test_results_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
         "table.txt",
         "lines.json",
         "figure.png",
+        "page.html",
     ]
+    assert cli.main(["page", folder, str(tmp_path / "run.html")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'run.html'}\n"
+    assert "M&U second moment" in (tmp_path / "run.html").read_text().replace("\\u0026", "&")
     assert shown("export", folder, str(tmp_path / "x.tar.xz")) == f"6 records in {tmp_path / 'x.tar.xz'}\n"
     monkeypatch.chdir(tmp_path)
     assert shown("import", "x.tar.xz") == f"6 new records in results/{results.folder.name}\n"

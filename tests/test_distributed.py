@@ -1,7 +1,5 @@
 """Several processes, over real gloo groups."""
 
-import os
-import socket
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +9,7 @@ from torch import multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import prunewald as pw
+from tests.processes import free_port, join, leave
 from tests.resuming import same
 
 pytestmark = [
@@ -20,24 +19,12 @@ pytestmark = [
 CRITERIA = ("magnitude", "magnitude-uncertainty", "taylor", "movement", "obd", "platon", "wanda", "random")
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def join(rank: int, port: int) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-
-
 def prune_alike(rank: int, port: int, folder: str) -> None:
     """By each criterion: train on data of one's own, prune, train on; keep masks and weights."""
     join(rank, port)
     found = {criterion: pruned(rank, criterion) for criterion in CRITERIA}
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 def pruned(rank: int, criterion: str):
@@ -74,7 +61,7 @@ def tell_each_other_what_is_dead(rank: int, port: int, folder: str) -> None:
     dead = pruner.dead()["weight"]
     pruner.detach()
     torch.save((watched, dead), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 def refuse_shards(rank: int, port: int, folder: str) -> None:
@@ -87,7 +74,7 @@ def refuse_shards(rank: int, port: int, folder: str) -> None:
         pw.Pruner(model, criterion="magnitude")
     except TypeError as error:
         torch.save(str(error), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 def shard_later(rank: int, port: int, folder: str) -> None:
@@ -95,7 +82,7 @@ def shard_later(rank: int, port: int, folder: str) -> None:
     join(rank, port)
     found = {f"{when}, {how}": said(when, how, folder) for when in ("attached", "pruned") for how in ("all", "a part")}
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 def said(when: str, how: str, folder: str) -> dict[str, str]:
@@ -153,7 +140,7 @@ def detach_first(rank: int, port: int, folder: str) -> None:
     model(torch.ones(2, 8)).sum().backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     torch.save(True, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 def checkpoint(rank: int, port: int, folder: str) -> None:
@@ -184,7 +171,7 @@ def checkpoint(rank: int, port: int, folder: str) -> None:
     fresh.load_state_dict(state["pruner"])
     equal = same(fresh.state_dict(), pruner.state_dict()) and fresh.sparsity == pruner.sparsity
     torch.save(equal and same(other.state_dict(), inside.state_dict()), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 def test_every_rank_prunes_alike_by_every_criterion(tmp_path):

@@ -61,6 +61,7 @@ def test_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
         "epochs": 30,
         "total_steps": 300,
         "retrain_epochs": 2,
+        "loader": [torch.randn(64, 1, 6, 6) for _ in range(4)],
         "nn": nn,
     }
     front_door, *others = blocks("README.md")
@@ -81,7 +82,11 @@ def test_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     assert "sigma from SecondMoment()" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", ["docs/guide.md", "docs/ensemble.md", "docs/strategies.md", "docs/compression.md"])
+PAGES = ["docs/guide.md", "docs/ensemble.md", "docs/strategies.md", "docs/compression.md", "docs/page.md"]
+PAGES += ["docs/refit.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_of_the_docs_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

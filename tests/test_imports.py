@@ -26,11 +26,13 @@ LAYERS = (
     "masks",
     "companions",
     "export",
+    "refitting",
     "pruner",
     "quantisation",
     "strategies",
     "integrations",
     "figures",
+    "web",
     "lab",
     "cli",
 )
@@ -57,7 +59,7 @@ AT_ONCE = {"baselines", "uncertainty", "statistics"}
 # Shared code looks these up by name on what others made: losses, compiled modules, optimizers. Nothing of our own.
 LOOKED_UP = {"found_inf", "hooked", "optimizer", "state"}
 LOOKED_UP |= {"_wrapped_by_lr_sched", "param_groups", "reduction"}
-SHARED = ("core", "model", "uncertainty", "baselines", "pruning", "pruner", "quantisation", "strategies")
+SHARED = ("core", "model", "uncertainty", "baselines", "pruning", "refitting", "pruner", "quantisation", "strategies")
 
 ROOT = Path(pw.__file__).parent
 TREES = {path.relative_to(ROOT): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}

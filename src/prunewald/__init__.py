@@ -31,7 +31,10 @@ if TYPE_CHECKING:
         statistics,
         strategies,
         uncertainty,
+        web,
     )
+    from prunewald.lab.showing import page
+    from prunewald.refitting import refit
     from prunewald.storage import PackedFileError, load, save
     from prunewald.strategies.surgery import Surgery
 
@@ -64,8 +67,10 @@ __all__ = [
     "figures",
     "load",
     "masks",
+    "page",
     "quantisation",
     "recalibrate",
+    "refit",
     "register_layout",
     "save",
     "statistics",
@@ -73,10 +78,12 @@ __all__ = [
     "tau",
     "uncertainty",
     "wald_test",
+    "web",
 ]
 
 # Where the names are that are loaded when asked for; all others of the list above are modules.
 _LATE = {"PackedFileError": "storage", "Surgery": "strategies.surgery", "load": "storage", "save": "storage"}
+_LATE |= {"page": "lab.showing", "refit": "refitting"}
 
 
 def __getattr__(name: str) -> Any:

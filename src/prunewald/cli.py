@@ -1,4 +1,4 @@
-"""The command line: `prunewald demo`, `reproduce`, `compare`, `results`; `pack`, `unpack`, `inspect`."""
+"""The command line: `prunewald demo`, `reproduce`, `compare`, `results`, `page`; `pack`, `unpack`, `inspect`."""
 
 import argparse
 import sys
@@ -31,6 +31,7 @@ from prunewald.lab.settings import (
     read_toml,
     settings,
 )
+from prunewald.lab.showing import page
 from prunewald.storage import dense, inspect
 from prunewald.storage.codes.streams import Codec
 from prunewald.storage.positions import Positions
@@ -112,6 +113,11 @@ def _results(args: argparse.Namespace) -> None:
             raise ImportError(needs(error)) from error
 
 
+def _page(args: argparse.Namespace) -> None:
+    with _one_line():
+        print(page(args.source, args.out))
+
+
 def _pack(args: argparse.Namespace) -> None:
     how = {name: getattr(args, name) for name in ("values", "size", "codec", "positions", "max_bytes")}
     with _one_line():
@@ -143,6 +149,7 @@ _COMMANDS = {
     "reproduce": _reproduce,
     "compare": _compare,
     "results": _results,
+    "page": _page,
     "pack": _pack,
     "unpack": _unpack,
     "inspect": _inspect,
@@ -172,6 +179,10 @@ def _parser() -> argparse.ArgumentParser:
     results.add_argument("folder", type=Path, help="the results' folder; for import, the archive")
     where = "export: the archive to write; import: where the folder goes (default ./results)"
     results.add_argument("file", type=Path, nargs="?", help=where)
+    showing = commands.add_parser("page", help="a run or a file as one HTML page, to be opened anywhere")
+    showing.add_argument("source", type=Path, metavar="RUN_OR_FILE", help="a folder of results, or a packed file")
+    where = "the page to write (default: page.html in the folder, or beside the file)"
+    showing.add_argument("out", type=Path, nargs="?", help=where)
     _storage_flags(commands)
     return parser
 

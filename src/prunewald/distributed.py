@@ -1,12 +1,14 @@
 """The only file that knows of process groups and sharded tensors."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+_T = TypeVar("_T")
 
 # Whether this process belongs to a group of processes that train together.
 in_group: Callable[[], bool] = dist.is_initialized if dist.is_available() else bool
@@ -19,6 +21,15 @@ def summed(value: Tensor) -> Tensor:
     total = value.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total)
     return total
+
+
+def listed(value: list[_T]) -> list[_T]:
+    """What is in the lists of all processes, each once, in one order; the list itself where there is but one."""
+    if not in_group():
+        return value
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return list(dict.fromkeys(one for part in found for one in part))
 
 
 def in_any(mask: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ from prunewald.pruning.subject import DETACHED, Subject
 from prunewald.pruning.view import PrunerView
 from prunewald.pruning.waiting import Waiting
 from prunewald.pruning.watching import Watcher
+from prunewald.refitting.call import refit_pruned
 from prunewald.uncertainty.batches import Batches
 from prunewald.uncertainty.likelihood import Loss
 from prunewald.util.files import FilePath
@@ -122,6 +123,8 @@ class Pruner(PrunerView):
         quality: Limit | None = None,
         uncertainty: SigmaSource | None = None,
         dry_run: bool = False,
+        refit: Iterable[Any] | None = None,
+        folder: FilePath | None = None,
     ) -> Report:
         """Prune until `sparsity` of the total is zero, or everything that scores below `threshold`; tell what was done.
 
@@ -131,13 +134,21 @@ class Pruner(PrunerView):
         what a Wald test finds different from zero at that level, `fdr` what it finds with that false discovery rate (of
         each target, or of all with scope "global"). `uncertainty` is for this pruning alone, such as sigmas that were
         estimated for it. With `dry_run` nothing changes. On any error the model is as it was.
+
+        `refit` are batches of data on which the surviving weights are fitted by least squares to what the dense model
+        gives, as `pw.refit` does it: instead of retraining, or before it. The dense weights are meanwhile in memory, or
+        where one is given on disk in a `folder`.
         """
+        if dry_run and refit is not None:
+            raise ValueError("dry_run=True with refit=...: nothing changes in a dry run, so leave one of them out")
         request = Request(sparsity, threshold, alpha, fdr, quality)
         masks, report = self._subject.choose(self._plan(request, uncertainty))
         if dry_run:
             return replace(report, dry_run=True)
         if self._subject.guard.loaded:
             self._subject.guard.settle()
+        if refit is not None:
+            report = replace(report, refit=refit_pruned(self, masks, refit, folder))
         if notes := self._subject.hold(masks):
             report = replace(report, notes=[*report.notes, *notes])
         self._subject.restart()
@@ -175,7 +186,11 @@ class Pruner(PrunerView):
         return Scored(found, plan.criterion, plan.uncertainty, (*plan.notes, *reading.notes()))
 
     def _plan(
-        self, request: Request, uncertainty: SigmaSource | None = None, scope: Allocation | str | None = None
+        self,
+        request: Request,
+        uncertainty: SigmaSource | None = None,
+        scope: Allocation | str | None = None,
+        criterion: Criterion | str | None = None,
     ) -> Plan:
         choices, given = self._choices, self._subject.guard.given
         if uncertainty is not None:
@@ -183,6 +198,8 @@ class Pruner(PrunerView):
             choices = replace(choices, uncertainty=online(sigma))
         if scope is not None:
             choices = replace(choices, scope=make("scope", scope))
+        if criterion is not None:
+            choices = replace(choices, criterion=make("criterion", criterion))
         own = self._watcher
         looked = own.looked.get("sigma", 0)
         return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, own.seen(), looked)
@@ -221,7 +238,7 @@ class Pruner(PrunerView):
         check_masks(masks, self._params, every=True)
         self._subject.guard.put_back_()
         self._subject.hold({name: mask.to(self._params[name].device, copy=True) for name, mask in masks.items()})
-        self._subject.restart()
+        self.restart()
 
     def hold_zeros(self) -> None:
         """Take the zeros that the targets have now for pruned, and hold them: of a model that was pruned elsewhere."""
@@ -299,10 +316,14 @@ class Pruner(PrunerView):
         """Let a way of holding weights act no more."""
         self._stepping.drop(holding)
 
+    def restart(self) -> None:
+        """Forget what was gathered of the weights, and begin anew: they have other values now."""
+        self._subject.restart()
+
     def reset(self) -> None:
         """Prune nothing any more: the model is plain and trainable with its present values, and can be pruned anew."""
         self._subject.release()
-        self._subject.restart()
+        self.restart()
         self._report = None
         if self._gradual is not None:
             self._gradual.owed = 0.0

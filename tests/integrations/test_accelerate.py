@@ -9,8 +9,8 @@ from torch import multiprocessing, nn
 
 import prunewald as pw
 from prunewald.integrations.accelerate import attach
+from tests.processes import free_port, leave
 from tests.resuming import same
-from tests.test_distributed import free_port
 
 accelerate = pytest.importorskip(
     "accelerate", reason="accelerate is not installed: pip install 'prunewald[accelerate]'"
@@ -223,7 +223,7 @@ def in_two(rank, port, folder):
         found.append((pruner.masks, dict(pruner.model.state_dict()), type(model).__name__, zeros_of(pruner)))
         accelerator = accelerate.Accelerator(cpu=True)
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 @pytest.mark.slow

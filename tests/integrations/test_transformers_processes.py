@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 import prunewald as pw
+from tests.processes import free_port, leave
 from tests.resuming import same
-from tests.test_distributed import free_port
 
 pytest.importorskip("transformers", reason="Transformers is not installed")
 pytestmark = [
@@ -43,7 +43,7 @@ def train_sparse(rank: int, port: int, folder: str) -> None:
     again = train("again", made(llama, seed=1), resumed=f"{folder}/whole/checkpoint-3")
     found = {"kept": kept, "whole": whole, "again": again, "files": sorted(os.listdir(f"{folder}/whole/checkpoint-3"))}
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 def test_every_rank_holds_the_zeros_and_resumes(tmp_path):

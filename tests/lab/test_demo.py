@@ -11,12 +11,15 @@ from prunewald.lab import summary
 from prunewald.lab.architectures import PaperCNN
 from prunewald.lab.demo import Demo, demo, epochs_of, kept_key
 from prunewald.lab.machine import MachineError
+from prunewald.lab.methods import parse
 from prunewald.lab.records import Record
 from prunewald.lab.settings import Settings, SettingsError, settings
 from prunewald.storage import inspect
 from tests.lab.helpers import numbers
+from tests.web.test_drafting import check, embedded_data
 
 COMMITTED = Path(__file__).parents[2] / "results/demo/results.json"
+FILES = {"figure.png", "page.html", "results.json", "model.pw"}
 ROWS = ("abs", "abs@lamp", "pseudo:0.01@lamp", "moment:1@lamp")
 
 
@@ -99,12 +102,12 @@ def test_it_prints_a_short_table_and_where_the_files_are(result: Demo) -> None:
         "  M&U second moment λ*=1 @lamp  ",
     ):
         assert text.count(label) == 2
-    for name in ("figure.png", "results.json", "model.pw"):
+    for name in FILES:
         assert str(result.out / name) in text
 
 
 def test_files_are_there_and_no_others(result: Demo) -> None:
-    assert {path.name for path in result.out.iterdir()} == {"figure.png", "results.json", "model.pw"}
+    assert {path.name for path in result.out.iterdir()} == FILES
     figure = (result.out / "figure.png").read_bytes()
     assert figure.startswith(b"\x89PNG")
     assert len(figure) > 10_000
@@ -118,6 +121,18 @@ def test_numbers_are_the_results(result: Demo) -> None:
     assert (stored["environment"]["threads"], stored["environment"]["processes"]) == (1, 1)
     assert [record["retrained"] for record in stored["records"]] == [record.retrained for record in result.records]
     assert {(line["row"], line["level"]) for line in stored["summary"]} == {(r.row, r.level) for r in result.records}
+
+
+def test_the_page_shows_the_network_that_is_saved(result: Demo) -> None:
+    data = embedded_data((result.out / "page.html").read_text(encoding="utf-8"))
+    check(data)
+    assert {name for name, section in data.items() if "why" in section} == {"history"}
+    assert [method["label"] for method in data["accuracy"]["networks"][0]["methods"]] == [parse(r).label for r in ROWS]
+    assert data["planes"]["exact"]
+    assert data["planes"]["kept"][90] == [row["kept"] for row in data["layers"]["rows"]]
+    assert data["file"]["size"] == (result.out / "model.pw").stat().st_size
+    names = [group["name"] for group in data["settings"]["groups"]]
+    assert names == ["settings", "seeds", "environment", "Pruner"]
 
 
 def test_model_is_the_retrained_network_of_the_record(result: Demo) -> None:
@@ -153,7 +168,7 @@ def test_a_second_demo_in_the_same_folder_in_more_processes_prints_the_same(resu
     assert again.environment["processes"] == 2
     assert str(again) == table
     assert (result.out / "model.pw").read_bytes() == before
-    assert {path.name for path in result.out.iterdir()} == {"figure.png", "results.json", "model.pw"}
+    assert {path.name for path in result.out.iterdir()} == FILES
 
 
 def test_bad_values_are_named_before_anything_is_written(tmp_path: Path) -> None:

@@ -54,11 +54,12 @@ def test_where_rows_have_allocations_there_is_a_figure_of_them(tmp_path: Path) -
     for seed in (0, 1):
         for row in ("dense", "abs", "moment:1"):
             results.write(replace(ONE, seed=seed, row=row, retrained=0.7 + 0.01 * seed * len(row)))
-    assert [path.name for path in pages(results.folder)] == ["table.txt", "lines.json", "figure.png"]
+    assert [path.name for path in pages(results.folder)] == ["table.txt", "lines.json", "figure.png", "page.html"]
     for seed in (0, 1):
         for row in ("abs@lamp", "moment:1@lamp"):
             results.write(replace(ONE, seed=seed, row=row, retrained=0.7 + 0.01 * seed * len(row)))
-    assert [path.name for path in pages(results.folder)] == ["table.txt", "lines.json", "figure.png", "apart.png"]
+    written = [path.name for path in pages(results.folder)]
+    assert written == ["table.txt", "lines.json", "figure.png", "apart.png", "page.html"]
     assert (results.folder / "apart.png").read_bytes().startswith(b"\x89PNG")
 
 

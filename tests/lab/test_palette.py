@@ -3,6 +3,7 @@ from matplotlib.colors import to_rgba
 
 from prunewald.lab.methods import SIGMAS, parse
 from prunewald.lab.palette import look, looks
+from prunewald.util.colours import METHODS
 
 PLAIN = ["abs", "random", "dense", *(f"{sigma}:1" for sigma in SIGMAS)]
 RAW = [f"{sigma}:1:formula" for sigma in SIGMAS if sigma not in ("moment", "fisher")]
@@ -16,7 +17,7 @@ def test_every_method_has_a_colour_of_its_own() -> None:
 
 def test_a_method_has_one_colour_whatever_its_lambda_and_allocation() -> None:
     rows = ["moment:1", "moment:0.1", "moment:30@lamp", "moment:1@erk", "moment:1:permuted"]
-    assert {look(row)[0] for row in rows} == {"tab:red"}
+    assert {look(row)[0] for row in rows} == {METHODS["moment"]}
     assert len({look(f"abs{scope}")[1] for scope in ("", "@lamp", "@erk", "@global", "@lamp-score")}) == 5
 
 

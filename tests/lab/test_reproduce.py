@@ -137,13 +137,13 @@ def test_minutes_end_a_run_and_say_so(tmp_path: Path) -> None:
 
 def test_pages(whole: Path) -> None:
     folder = whole / chosen().name
-    for name in ("table.txt", "lines.json", "figure.png"):
+    for name in ("table.txt", "lines.json", "figure.png", "page.html"):
         (folder / name).unlink()
     text = reproduce(chosen(), whole, Machine(device="cpu", workers=1))
     assert text.startswith(describe(folder))
     assert "\ndata: embedded part of Fashion-MNIST" in text
     assert [line for line in text.splitlines() if line.startswith(str(folder))] == [
-        str(folder / name) for name in ("table.txt", "lines.json", "figure.png")
+        str(folder / name) for name in ("table.txt", "lines.json", "figure.png", "page.html")
     ]
     assert PAPER_SAYS["fashion-mnist"] in (folder / "table.txt").read_text()
     lines = json.loads((folder / "lines.json").read_text())

@@ -14,6 +14,7 @@ from prunewald.lab.methods import parse
 from prunewald.lab.records import Record
 from prunewald.lab.settings import PAPER
 from prunewald.statistics import holm
+from prunewald.util.colours import METHODS
 
 ONE = Record(0, "abs", 0.5, 0.8, 0.5, 0.7, 0.7, 0.9, 5.0, 1.1, 0.6, 0.1, {})
 ROWS = ("dense", "abs", "pseudo:1e-4:formula", "bootstrap:0.1:formula", "moment:1", "moment:1:permuted", "random")
@@ -197,9 +198,10 @@ def test_figure_has_every_row_but_those_upside_down(experiment: str, tmp_path: P
     assert ("dense, extra epochs" if paper.iterative else "not pruned, trained on") in labels
     handles = [handle[0] for handle in axes.containers[-len(plain) :]]
     colors = {label: handle.get_color() for label, handle in zip(labels[1:], handles, strict=True)}
-    assert colors["ABS"] == "black"
-    assert {color for label, color in colors.items() if "pseudo" in label and "formula" in label} == {"tab:orange"}
-    assert {color for label, color in colors.items() if "second moment" in label} == {"tab:red"}
+    assert colors["ABS"] == METHODS["abs"]
+    raw = {color for label, color in colors.items() if "pseudo" in label and "formula" in label}
+    assert raw == {METHODS["pseudo:formula"]}
+    assert {color for label, color in colors.items() if "second moment" in label} == {METHODS["moment"]}
     assert len({(h.get_color(), h.get_marker(), h.get_fillstyle()) for h in handles}) == len(plain)
     write(drawn, tmp_path / "figure.png")
 

@@ -4,8 +4,44 @@ import pytest
 import torch
 from torch import nn
 
-from prunewald.model.inputs import squares_met
-from tests.model.helpers import CONVOLUTIONS
+from prunewald.model.inputs import rows_met, squares_met
+from prunewald.model.layouts import Layout
+from tests.model.helpers import CONVOLUTIONS, TRANSPOSED
+
+
+def _check_rows(module, x, weight, *args):
+    """What the rows of the weight make of the rows of inputs is what the layer gives, position by position."""
+    met = rows_met(module, (x, *args), {})
+    rows = weight.detach().unflatten(0, (len(met), -1)).flatten(2)
+    product = torch.einsum("gnd,grd->ngr", met, rows).flatten(1) + module.bias
+    output = module(x, *args)
+    last = output if isinstance(module, nn.Linear) else output.movedim(-len(module.kernel_size) - 1, -1)
+    torch.testing.assert_close(product, last.reshape(-1, last.shape[-1]), rtol=1e-5, atol=1e-5)
+    return met
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_the_rows_that_a_convolution_meets(case):
+    module, shape = CONVOLUTIONS[case]
+    met = _check_rows(module, torch.randn(shape), module.weight)
+    assert met.shape[0] == module.groups
+
+
+@pytest.mark.parametrize("case", TRANSPOSED)
+def test_the_rows_that_a_transposed_convolution_meets(case):
+    module, shape = TRANSPOSED[case]
+    _check_rows(module, torch.randn(shape), Layout(transposed=True, groups=module.groups).swap(module.weight))
+
+
+def test_the_rows_of_an_output_size_that_the_caller_chose():
+    module = nn.ConvTranspose2d(3, 4, 3, stride=3)
+    _check_rows(module, torch.randn(2, 3, 4, 5), Layout(transposed=True).swap(module.weight), [13, 17])
+
+
+@pytest.mark.parametrize("shape", [(6,), (5, 6), (2, 5, 6), (0, 6)], ids=str)
+def test_the_rows_that_a_linear_layer_meets(shape):
+    module = nn.Linear(6, 4)
+    _check_rows(module, torch.randn(shape), module.weight)
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS)

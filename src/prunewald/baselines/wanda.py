@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from prunewald.core.base import Criterion, State, Statistic, Weights
 from prunewald.core.weights import WeightStats
 from prunewald.distributed import in_group, summed
-from prunewald.model.inputs import LAYERS, squares_met
+from prunewald.model.inputs import LAYERS, is_read, squares_met
 from prunewald.util.registry import criterion
 
 _SET = 2  # in the place of whether a training was seen: the inputs are those of a look at data, and no more count
@@ -96,7 +96,7 @@ class _Reader:
 
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Activation checkpointing passes the same inputs a second time, from within the backward pass.
-        if self.state is None or torch._C._current_graph_task_id() != -1:
+        if self.state is None or not is_read() or torch._C._current_graph_task_id() != -1:
             return
         # What is kept must not be an inference tensor, which no later pass could add to.
         with torch.inference_mode(False), torch.no_grad():

@@ -10,6 +10,7 @@ from prunewald.lab.pages import needs
 from prunewald.lab.records import read_records
 from prunewald.lab.reproduce import finish
 from prunewald.lab.settings import Settings
+from prunewald.lab.showing import page
 
 
 def compare(each: Sequence[Settings], out: Path, machine: Machine) -> str:
@@ -21,6 +22,6 @@ def compare(each: Sequence[Settings], out: Path, machine: Machine) -> str:
     if not count:
         return f"nothing is finished yet in {out}{rest}"
     try:
-        return contest_pages(out) + rest
+        return f"{contest_pages(out)}\n\npage: {page(out)}{rest}"
     except ImportError as error:
         return f"{count} records in {out}; {needs(error)}, then prunewald compare again{rest}"

@@ -38,7 +38,7 @@ BatchNorm after a comma with its statistics measured anew; change, median, worst
 
 
 def contest_pages(out: str | Path) -> str:
-    """Write table, numbers and figure of every network in a folder of the contest, and the bar; returns the texts."""
+    """Write table, numbers, figure of every network in a folder of the contest, and the bar; returns the texts."""
     folders = sorted(file.parent for file in Path(out).glob("*/settings.json"))
     records = {folder: _results(folder) for folder in folders}
     tuning = {folder: settings_of(folder).tuning for folder in folders}

@@ -1,7 +1,7 @@
-"""`prunewald demo`: the paper's first experiment in two minutes, as a table, a figure and a pruned model.
+"""`prunewald demo`: the paper's first experiment in two minutes, as a table, a figure, a page and a pruned model.
 
 It is `prunewald reproduce fashion-mnist --preset demo` on a CPU, without the folder of records that goes on where a
-run was stopped: a demo starts afresh each time, and leaves three files.
+run was stopped: a demo starts afresh each time, and leaves four files.
 """
 
 import io
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import prunewald as pw
+from prunewald import web
 from prunewald.ensemble import Result, RMSprop, carry
 from prunewald.ensemble.replicas import build
 from prunewald.figures import write
@@ -33,6 +34,7 @@ from prunewald.lab.protocol import Protocol
 from prunewald.lab.records import Key, Record, read_records
 from prunewald.lab.reproduce import Run
 from prunewald.lab.settings import Settings, SettingsError
+from prunewald.lab.showing import of_demo
 from prunewald.util.files import replacing
 from prunewald.util.progress import progress_bar
 
@@ -40,8 +42,16 @@ KEPT = "moment:1@lamp"  # the method whose pruned network is saved
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What is told of the network that is saved."""
+
+    loaded: float  # its test accuracy when it was read back from its file
+    page: dict[str, Any]  # the data of a page of its Pruner
+
+
+@dataclass(frozen=True)
 class Demo:
-    """What a demo gave: its numbers, and the folder with figure.png, results.json and model.pw."""
+    """What a demo gave: its numbers, and the folder with figure.png, page.html, results.json and model.pw."""
 
     settings: Settings
     data: str
@@ -60,6 +70,7 @@ class Demo:
         times = f"{dense / stored:.1f} times less than torch.save of the dense one: {dense:,}"
         return "\n".join(
             [
+                f"page     {self.out / 'page.html'}",
                 f"figure   {self.out / 'figure.png'}",
                 f"numbers  {self.out / 'results.json'}",
                 f"model    {model}: {key.level:.0%} pruned by {parse(key.row).label}, retrained; "
@@ -81,7 +92,7 @@ class Demo:
 
 
 def demo(settings: Settings, out: Path, data: Path | None = None, workers: int = 0) -> Demo:
-    """Run a demo, and write figure.png, results.json and model.pw into a folder, over those of an earlier one.
+    """Run a demo, and write figure.png, page.html, results.json and model.pw into a folder, over earlier ones.
 
     `data` is a folder with the full Fashion-MNIST; without it the embedded part is taken, whatever the environment
     says. `workers` is the number of processes, 0 for one a processor; it changes no number.
@@ -95,11 +106,12 @@ def demo(settings: Settings, out: Path, data: Path | None = None, workers: int =
     began = time.perf_counter()
     with TemporaryDirectory(prefix="prunewald-", ignore_cleanup_errors=True) as folder:
         run = Run(settings, Path(folder), machine, read)
-        loaded = _train(run, out / "model.pw")
+        kept = _train(run, out / "model.pw")
         records = read_records(run.out / settings.name)
     used = {"processes": run.workers(), "threads": 1, "seconds": round(time.perf_counter() - began, 1)}
-    found = Demo(settings, source, records, environment(torch.device("cpu")) | used, out, loaded)
+    found = Demo(settings, source, records, environment(torch.device("cpu")) | used, out, kept.loaded)
     write(figure(settings, source, records), out / "figure.png")
+    web.write(of_demo(settings, source, records, found.environment, kept.page), out / "page.html")
     with replacing(out / "results.json") as file:
         file.write((json.dumps(found.to_dict(), indent=1, allow_nan=False) + "\n").encode())
     return found
@@ -122,15 +134,15 @@ def epochs_of(settings: Settings) -> int:
     return settings.repetitions * (settings.epochs + settings.retrain_epochs * cells) + settings.retrain_epochs
 
 
-def _train(run: Run, path: Path) -> float:
-    """Make all records and save one network, in processes of one thread each; returns the accuracy of the saved one."""
+def _train(run: Run, path: Path) -> Kept:
+    """Make all records and save one network, in processes of one thread each."""
     with progress_bar(total=epochs_of(run.settings), unit="epoch") as bar:
         parts = each(partial(_part, run, path), run.parts(), run.workers(), bar)
-    return next(loaded for loaded in parts if loaded is not None)
+    return next(kept for kept in parts if kept is not None)
 
 
-def _part(run: Run, path: Path, seeds: Sequence[int], tick: Tick) -> float | None:
-    """What one process does; the accuracy of the saved network, if it is among its own."""
+def _part(run: Run, path: Path, seeds: Sequence[int], tick: Tick) -> Kept | None:
+    """What one process does; what is told of the saved network, if it is among its own."""
     said = [""]
 
     def say(text: str) -> None:
@@ -145,16 +157,22 @@ def _part(run: Run, path: Path, seeds: Sequence[int], tick: Tick) -> float | Non
     return _save_kept(protocol, path) if kept_key(run.settings).seed in seeds else None
 
 
-def _save_kept(protocol: Protocol, path: Path) -> float:
-    """Save one of the pruned and retrained networks with its report; returns its accuracy when it is read back."""
+def _save_kept(protocol: Protocol, path: Path) -> Kept:
+    """Save one of the pruned and retrained networks with its report, and read it back."""
     networks, key = protocol.networks, kept_key(protocol.networks.settings)
-    pw.save(_pruned(networks, protocol.cache.load("dense", [key.seed]), key), path)
+    pruner, before = _pruned(networks, protocol.cache.load("dense", [key.seed]), key)
+    pw.save(pruner, path)
+    data = web.of_pruner(pruner, before=before, inputs=torch.zeros(1, 1, 28, 28), file=path)
     loaded = pw.load(path, into=build(networks.make, key.seed))
-    return networks.test({name: tensor[None] for name, tensor in loaded.state_dict().items()})[0]
+    found = networks.test({name: tensor[None] for name, tensor in loaded.state_dict().items()})[0]
+    return Kept(found, data)
 
 
-def _pruned(networks: Networks, dense: Result, key: Key) -> pw.Pruner:
-    """The network of a record once more, as a model with its Pruner: the protocol keeps only numbers of it."""
+def _pruned(networks: Networks, dense: Result, key: Key) -> tuple[pw.Pruner, dict[str, Any]]:
+    """The network of a record once more, as a model with its Pruner, and the planes that it was pruned by.
+
+    The protocol keeps only numbers of it.
+    """
     settings, model = networks.settings, dense.module(0)
     params: dict[str, Tensor] = dict(model.named_parameters())
     optimizer = RMSprop(lr=settings.lr).build(params.values())
@@ -162,11 +180,12 @@ def _pruned(networks: Networks, dense: Result, key: Key) -> pw.Pruner:
     method = parse(key.row)
     chosen: dict[str, Any] = {"criterion": method.criterion(key.seed), "scope": method.allocation}
     pruner = pw.Pruner(model, optimizer, uncertainty=pw.SecondMoment(), targets=[nn.Linear], **chosen)
+    before = web.look(pruner)
     pruner.prune(key.level)
     masks = {name: mask[None] for name, mask in pruner.masks.items()}
     retrained = networks.retrained(dense, masks, settings.epochs, collect=False)
     model.load_state_dict(retrained.module(0).state_dict())
-    return pruner
+    return pruner, before
 
 
 def _dense_bytes(settings: Settings) -> int:

@@ -1,4 +1,4 @@
-"""What a folder of records is shown as: a table with what the paper says above it, the numbers, and the figures."""
+"""What a folder of records is shown as: a table with what the paper says above it, the numbers, figures, a page."""
 
 import json
 from collections.abc import Collection, Iterable, Sequence
@@ -10,6 +10,7 @@ from prunewald.lab import summary
 from prunewald.lab.heading import classes, heading, note
 from prunewald.lab.records import Record, data_of, read_records, settings_of
 from prunewald.lab.settings import Settings
+from prunewald.lab.showing import page
 from prunewald.util.files import replacing
 
 # What the paper says in words; its other numbers are in its figures only.
@@ -59,7 +60,7 @@ def _rows(records: Iterable[Record]) -> list[str]:
 
 
 def pages(folder: str | Path) -> list[Path]:
-    """Write table, numbers and figures of a results folder beside its records."""
+    """Write table, numbers, figures and page of a results folder beside its records."""
     root, settings, records = Path(folder), settings_of(folder), read_records(folder)
     found = summary.lines(records)
     texts = {
@@ -69,10 +70,11 @@ def pages(folder: str | Path) -> list[Path]:
     for name, text in texts.items():
         with replacing(root / name) as file:
             file.write(text.encode())
+    shown = page(root)  # which needs no matplotlib
     figures = _figures(found, settings, note(settings, data_of(folder), _rows(records)))
     for name, figure in figures.items():
         write(figure, root / name)
-    return [root / name for name in (*texts, *figures)]
+    return [*(root / name for name in (*texts, *figures)), shown]
 
 
 def _figures(found: Sequence[summary.Line], settings: Settings, text: str) -> dict[str, Any]:

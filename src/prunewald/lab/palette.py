@@ -6,32 +6,34 @@ Rows of one colour and mark in one figure, such as two lambda*, are told apart b
 from collections.abc import Iterable
 
 from prunewald.lab.methods import EACH_ALIKE, parse
+from prunewald.util import colours
 
-# The first three as the paper draws them; with the raw formula, which is the paper's, a row is another method.
-_METHODS = {
-    "abs": ("black", "x"),
-    "pseudo:formula": ("tab:orange", "^"),
-    "bootstrap:formula": ("tab:blue", "o"),
-    "dense": ("0.5", "_"),
-    "random": ("0.6", "."),
-    "moment": ("tab:red", "D"),
-    "pseudo": ("tab:green", "s"),
-    "every": ("tab:purple", "v"),
-    "every:formula": ("indigo", "v"),
-    "bootstrap": ("tab:cyan", "P"),
-    "bootstrap-same": ("steelblue", "<"),
-    "bootstrap-same:formula": ("navy", "<"),
-    "bootstrap-warm": ("tab:brown", ">"),
-    "bootstrap-warm:formula": ("peru", ">"),
-    "fisher": ("darkred", "d"),
-    "wanda": ("tab:pink", "p"),
-    "obd": ("tab:olive", "h"),
-    "movement": ("darkkhaki", "H"),
-    "taylor": ("teal", "X"),
-    "snip": ("plum", "3"),
-    "platon": ("goldenrod", "*"),
+# Where each layer is pruned alike, so that there is no allocation to tell apart; with the raw formula, which is the
+# paper's, a row is another method.
+_MARKS = {
+    "abs": "x",
+    "pseudo:formula": "^",
+    "bootstrap:formula": "o",
+    "dense": "_",
+    "random": ".",
+    "moment": "D",
+    "pseudo": "s",
+    "every": "v",
+    "every:formula": "v",
+    "bootstrap": "P",
+    "bootstrap-same": "<",
+    "bootstrap-same:formula": "<",
+    "bootstrap-warm": ">",
+    "bootstrap-warm:formula": ">",
+    "fisher": "d",
+    "wanda": "p",
+    "obd": "h",
+    "movement": "H",
+    "taylor": "X",
+    "snip": "3",
+    "platon": "*",
 }
-_UNKNOWN = ("0.3", "1")
+_UNKNOWN = "1"
 _ALLOCATIONS = {"lamp": "o", "erk": "s", "global": "^", "lamp-score": "v"}
 _FILLS = ("full", "none", "left", "bottom", "right", "top")
 
@@ -51,5 +53,5 @@ def look(row: str) -> tuple[str, str]:
     """Colour and mark of a row."""
     kind = parse(row)
     key = f"{kind.sigma}:formula" if "formula" in kind.marks else kind.sigma
-    color, mark = _METHODS.get(key, _UNKNOWN)
+    color, mark = colours.METHODS.get(key, colours.UNKNOWN), _MARKS.get(key, _UNKNOWN)
     return color, mark if kind.scope == EACH_ALIKE else _ALLOCATIONS.get(kind.scope, "8")

@@ -230,7 +230,7 @@ def figure(
 
     A random order is there, the other sanity rows are not.
     """
-    rows = list(dict.fromkeys(line.row for line in found if line.row != CONTROL and not _upside_down(line.row)))
+    rows = list(dict.fromkeys(line.row for line in found if line.row != CONTROL and not upside_down(line.row)))
     look = looks([CONTROL, *rows])
     drops, gains = ([_marks(found, row, look[row], of) for row in rows] for of in ("drop", "gain"))
     control = _marks(found, CONTROL, look[CONTROL], "drop")
@@ -250,7 +250,7 @@ def apart(found: Sequence[Line], title: str, *, note: str = "") -> Any | None:
     Left what ABS loses where each layer is pruned alike, then what another allocation gives ABS, then what another
     criterion gives where each layer keeps as many as with ABS.
     """
-    rows = list(dict.fromkeys(line.row for line in found if line.row != CONTROL and not _upside_down(line.row)))
+    rows = list(dict.fromkeys(line.row for line in found if line.row != CONTROL and not upside_down(line.row)))
     allocated = [row for row in rows if parse(row).sigma == REFERENCE and row != REFERENCE]
     told = {REFERENCE, *allocated}
     if REFERENCE not in rows or not allocated:
@@ -289,10 +289,10 @@ def as_json(found: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def _sanity(row: str) -> bool:
-    return parse(row).sigma == RANDOM or _upside_down(row)
+    return parse(row).sigma == RANDOM or upside_down(row)
 
 
-def _upside_down(row: str) -> bool:
+def upside_down(row: str) -> bool:
     """A row that is there to be worse: of the same scores, but in the wrong places."""
     return bool(parse(row).marks & {"permuted", "inverted"})
 

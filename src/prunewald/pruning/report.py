@@ -4,11 +4,15 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from prunewald.pruning.refitted import Refit
 from prunewald.util.notices import warn
 from prunewald.util.tables import html_table, text_table
 from prunewald.util.text import printable, some
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _HEAD = ("layer", "shape", "weights", "kept", "sparsity", "threshold", "dead", "rank corr. ABS", "overlap ABS")
 NAMED = 6  # so many of what was emptied are named in a warning or a note
@@ -66,6 +70,7 @@ class Report:
     pattern: str = "Element()"
     unfinished: str = ""  # where the schedule stood, if it pruned and had not come to its end
     lost_rows: Sequence[RowLoss] = field(default=(), compare=False)  # in tensors that keep some; a file does not tell
+    refit: Refit | None = None  # what a refit did to the weights that are left, if there was one
 
     @property
     def weights(self) -> int:
@@ -91,7 +96,9 @@ class Report:
     def from_dict(cls, saved: Mapping[str, Any]) -> "Report":
         """A report, from the plain data that `dataclasses.asdict` made of it."""
         rows = [TensorReport(**row) for row in saved["rows"]]
-        return cls(**{**saved, "rows": rows, "lost_rows": [RowLoss(**loss) for loss in saved.get("lost_rows", ())]})
+        lost = [RowLoss(**loss) for loss in saved.get("lost_rows", ())]
+        refit = None if saved.get("refit") is None else Refit.from_dict(saved["refit"])
+        return cls(**{**saved, "rows": rows, "lost_rows": lost, "refit": refit})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -106,6 +113,7 @@ class Report:
             "lost_rows": [asdict(loss) for loss in self.lost_rows],
             "total": total,
             "layers": layers,
+            **({} if self.refit is None else {"refit": self.refit.to_dict()}),
         }
 
     def to_frame(self) -> Any:
@@ -116,13 +124,21 @@ class Report:
             raise ImportError("to_frame() needs pandas: pip install pandas; to_dict() works without") from error
         return pandas.DataFrame(self.to_dict()["layers"]).set_index("name")
 
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """Draw the share of its weights that each layer keeps; returns the axes. Needs matplotlib."""
+        from prunewald.pruning.drawing import kept_bars
+
+        return kept_bars(self, axes)
+
     def __str__(self) -> str:
         words = map(printable, self._words())  # a file's report may say anything
-        return "\n".join([*words, text_table(*self._cells(), left=_LEFT, total=self._total())])
+        after = [] if self.refit is None else ["", str(self.refit)]
+        return "\n".join([*words, text_table(*self._cells(), left=_LEFT, total=self._total()), *after])
 
     def _repr_html_(self) -> str:
         words = "".join(f"<p>{escape(line)}</p>" for line in self._words())
-        return words + html_table(*self._cells(), left=_LEFT, total=self._total())
+        after = "" if self.refit is None else self.refit._repr_html_()
+        return words + html_table(*self._cells(), left=_LEFT, total=self._total()) + after
 
     def _words(self) -> list[str]:
         """What is said above the table."""

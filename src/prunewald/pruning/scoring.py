@@ -82,6 +82,16 @@ class PlannedScores(Scores):
         value = whole.param.detach()
         return part.take(value if whole.alive is None else value.where(whole.alive, 0.0))
 
+    def part(self, name: str) -> Slice:
+        """The slice of this name."""
+        return self._slices[name]
+
+    def alive(self, name: str) -> Tensor | None:
+        """The mask of one slice; None where nothing of it is pruned, or where pruned weights compete too."""
+        part = self._slices[name]
+        mask = self._weights[part.param].alive
+        return None if mask is None else part.take(mask)
+
     def spread(self, name: str, group: Group = "layer") -> float:
         """The standard deviation of the survivors of a slice, or of a group that it is in, computed once."""
         if group == "layer" and name not in self.layers:
@@ -93,14 +103,15 @@ class PlannedScores(Scores):
 
     def __getitem__(self, name: str) -> Ranked:
         if self._kept is None or name not in self._kept:
-            ranked = self._ranked(self._stats(self._slices[name]))
+            ranked = self._ranked(self.stats(name))
             if self._kept is None:
                 return ranked
             self._kept[name] = ranked
         return self._kept[name]
 
-    def _stats(self, part: Slice) -> WeightStats:
+    def stats(self, name: str) -> WeightStats:
         """What is known of one slice."""
+        part = self._slices[name]
         whole = self._weights[part.param]
         value, grad = whole.param.detach(), self._reading.gradients.get(part.param, whole.param.grad)
         if whole.average is not None:

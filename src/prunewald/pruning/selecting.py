@@ -38,7 +38,7 @@ def select(
     if plan.shares is None:
         return *_by_limit(plan, scores, alive, _limits(plan, scores, degrees)), []
     asked = keep_counts(plan.scope, scores, plan.shares)
-    counts, notes = _reached(plan, scores, asked, alive), _rounded(plan.shares, scores.sizes, asked)
+    counts, notes = reached(plan, scores, asked, alive), _rounded(plan.shares, scores.sizes, asked)
     masks, rows = _by_count(plan, scores, alive, counts)
     return masks, rows, notes if plan.pattern.single else [*notes, *_unreached(plan.pattern, asked, rows)]
 
@@ -122,7 +122,7 @@ def _limits(plan: Plan, scores: Scores, degrees: float | None) -> dict[str, floa
     return {name: quality * scores.spread(name) for name, quality in limits.items()}
 
 
-def _reached(plan: Plan, scores: Scores, asked: Mapping[str, Count], alive: Mapping[str, Tensor]) -> dict[str, Count]:
+def reached(plan: Plan, scores: Scores, asked: Mapping[str, Count], alive: Mapping[str, Tensor]) -> dict[str, Count]:
     """The counts that whole groups come to, none above what is alive, since pruning brings no weight back."""
     counts: dict[str, Count] = {}
     for name, wanted in asked.items():

@@ -1,11 +1,11 @@
 """What can be read of a Pruner: what it was given, what it holds, and what it computes when asked."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from html import escape
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,15 @@ from prunewald.model.slices import Slices
 from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
-from prunewald.pruning.plan import Choices, sigma_source
+from prunewald.pruning.plan import Choices, Plan, Request, sigma_source
 from prunewald.pruning.report import Report
+from prunewald.pruning.sight import Sight
 from prunewald.pruning.stepping import Stepping
 from prunewald.pruning.subject import Subject
+from prunewald.util.text import some
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def fixed(path: str, doc: str) -> Any:
@@ -45,6 +50,7 @@ class PrunerView:
     _stepping: Stepping
     _subject: Subject
     _gradual: Gradual | None
+    _plan: Callable[..., Plan]
 
     criterion: Criterion | None = fixed("_choices.criterion", "How weights are scored; None: by the default.")
     uncertainty: Online | None = fixed("_choices.uncertainty", "Where sigma comes from; None: from the default.")
@@ -171,6 +177,32 @@ class PrunerView:
                 estimates = self._subject.estimates(sigma_source(self._choices, self._subject.watcher.seen()))
                 found = {name: estimate.dead for name, estimate in estimates.items()}
         return {name: dead for name, dead in found.items() if dead is not None}
+
+    @contextmanager
+    def sight(self, criterion: Criterion | str | None = None) -> Iterator[Sight]:
+        """All that a pruning would go by at this moment, to be drawn: weights, sigma, counts; nothing changes.
+
+        With a `criterion` as one by that would, whatever the Pruner's own.
+        """
+        with self._subject.in_sight():
+            plan = self._plan(Request(0.0), criterion=criterion)
+            scores, reading = self._subject.scores(plan)
+            yield Sight(plan, scores, reading.degrees(), tuple(reading.notes()), reading.averages())
+
+    def plot(self, layer: str | None = None, *, sparsity: float | None = None, axes: "Axes | None" = None) -> "Axes":
+        """Draw |w| against sigma of one target, the largest by default; returns the axes. Needs matplotlib.
+
+        It shows which weights stay at a `sparsity` of all targets, and which would by magnitude with the same counts:
+        by default at 0.9, or where some are pruned what is left.
+        """
+        from prunewald.pruning.drawing import plane
+
+        sizes = {name: weight.numel() for name, weight in self.targets().items()}
+        chosen = max(sizes, key=sizes.__getitem__) if layer is None else layer
+        if chosen not in sizes:
+            raise ValueError(f"layer={layer!r} is no target of this Pruner; it has {some(sizes, 6)}")
+        with self.sight() as sight:
+            return plane(sight, chosen, sparsity, axes)
 
     @property
     def at_work(self) -> str:

@@ -4,6 +4,7 @@ import math
 from dataclasses import fields
 from typing import Any, cast
 
+from prunewald.pruning.refitted import Refit
 from prunewald.pruning.report import Report, TensorReport
 from prunewald.storage.index import check_shape, is_count
 
@@ -15,17 +16,21 @@ def to_json(report: Report) -> dict[str, Any]:
     """The report as plain data, as short as can be."""
     said = {name: getattr(report, name) for name in sorted(_SETTINGS)}
     settings = {name: word for name, word in said.items() if word or name in _REQUIRED}
-    return settings | {"notes": list(report.notes), "rows": [_to_list(row) for row in report.rows]}
+    after = {} if report.refit is None else {"refit": report.refit.to_dict()}
+    return settings | {"notes": list(report.notes), "rows": [_to_list(row) for row in report.rows]} | after
 
 
 def from_json(data: Any) -> Report:
     """Read a report; a ValueError if the data is none."""
     match data:
         case {"notes": list(notes), "rows": list(rows), **settings}:
+            refit = settings.pop("refit", None)
             words = all(isinstance(word, str) for word in [*notes, *settings.values()])
             if words and settings.keys() >= _REQUIRED:
                 known = {name: word for name, word in settings.items() if name in _SETTINGS}
-                return Report([_row(row) for row in rows], notes=tuple(notes), **cast(dict[str, Any], known))
+                done = None if refit is None else Refit.from_dict(refit)
+                rows = [_row(row) for row in rows]
+                return Report(rows, notes=tuple(notes), refit=done, **cast(dict[str, Any], known))
     raise ValueError(f"the report makes no sense: {str(data)[:200]}")
 
 

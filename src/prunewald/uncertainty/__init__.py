@@ -6,6 +6,7 @@ from prunewald.uncertainty.batch_means import BatchMeans
 from prunewald.uncertainty.bootstrap import Bootstrap
 from prunewald.uncertainty.fisher_diagonal import FisherDiagonal
 from prunewald.uncertainty.given import Given
+from prunewald.uncertainty.layer_gram import LayerGram
 from prunewald.uncertainty.layer_least_squares import LayerLeastSquares
 from prunewald.uncertainty.pseudo_bootstrap import PseudoBootstrap
 from prunewald.uncertainty.second_moment import SecondMoment
@@ -17,6 +18,7 @@ __all__ = [
     "FisherDiagonal",
     "Given",
     "InverseFisher",
+    "LayerGram",
     "LayerLeastSquares",
     "Offline",
     "Online",

@@ -55,6 +55,11 @@ class Given(Online):
         sigma = torch.as_tensor(self.sigmas[weight.name], device=weight.param.device)
         return Estimate(sigma.to(accumulator(weight.param)), None)
 
+    @property
+    def standard_error(self) -> bool:
+        """Where an estimator of standard errors made them; of other sigmas it is not known."""
+        return isinstance(self.sigmas, Sigmas) and not self.sigmas.untested
+
     def degrees(self, state: State) -> float | None:
         """The degrees of freedom that the estimator found, as of a least-squares fit; None where z is normal."""
         return self.sigmas.degrees if isinstance(self.sigmas, Sigmas) else None

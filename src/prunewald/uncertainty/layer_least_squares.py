@@ -42,35 +42,43 @@ class LayerLeastSquares(Offline):
 
         No loss is wanted, and the targets in `batches` play no part; positions that are padding do not count.
         """
-        params = dict(model.named_parameters())
-        names = {id(p): name for name, p in params.items()}  # the first name of a tensor that has several
-        layers = [m for m in model.modules() if isinstance(m, LAYERS) and id(m.weight) in names]
-        if not layers:
-            raise ValueError(f"{type(model).__name__} has no linear or convolutional layer, whose inputs could be read")
-        alive = living(model, masks)
         squares: dict[str, Tensor] = {}
-        handles = [m.register_forward_pre_hook(_reader(names[id(m.weight)], squares), with_kwargs=True) for m in layers]
-        try:
-            with evaluating(model), torch.no_grad():
-                for batch in Calibration(batches, model, passes=1, limit=limit, progress=progress):
-                    with only_positions(counted_positions(batch)):
-                        batch.call(model)
-        finally:
-            for handle in handles:
-                handle.remove()
-        return {name: _scaled(square, params[name], alive[name]) for name, square in squares.items()}
+
+        def read(name: str, module: Any, args: Any, kwargs: Any) -> None:
+            met = squares_met(module, args, kwargs).double()
+            squares[name] = squares.get(name, 0) + met.repeat_interleave(len(module.weight) // len(met), 0)
+
+        params = inputs_read(model, Calibration(batches, model, passes=1, limit=limit, progress=progress), read)
+        alive = living(model, masks)
+        return {name: to_spread(square.rsqrt(), params[name], alive[name]) for name, square in squares.items()}
 
 
-def _reader(name: str, squares: dict[str, Tensor]) -> Callable[[Any, Any, Any], None]:
-    def read(module: Any, args: Any, kwargs: Any) -> None:
-        met = squares_met(module, args, kwargs).double()
-        squares[name] = squares.get(name, 0) + met.repeat_interleave(len(module.weight) // len(met), 0)
+def inputs_read(model: nn.Module, data: Calibration, read: Callable[[str, Any, Any, Any], None]) -> dict[str, Any]:
+    """Go through the batches, `read(name, layer, args, kwargs)` at each call of a layer; the parameters by name."""
+    params = dict(model.named_parameters())
+    names = {id(p): name for name, p in params.items()}  # the first name of a tensor that has several
+    layers = [m for m in model.modules() if isinstance(m, LAYERS) and id(m.weight) in names]
+    if not layers:
+        raise ValueError(f"{type(model).__name__} has no linear or convolutional layer, whose inputs could be read")
 
-    return read
+    def hook(module: Any, args: Any, kwargs: Any) -> None:
+        read(names[id(module.weight)], module, args, kwargs)
+
+    handles = [m.register_forward_pre_hook(hook, with_kwargs=True) for m in layers]
+    try:
+        with evaluating(model), torch.no_grad():
+            for batch in data:
+                with only_positions(counted_positions(batch)):
+                    batch.call(model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return params
 
 
-def _scaled(square: Tensor, weight: Tensor, alive: Tensor) -> Tensor:
-    sigma = square.rsqrt().masked_fill(~alive, torch.inf)
+def to_spread(sigma: Tensor, weight: Tensor, alive: Tensor) -> Tensor:
+    """Sigma so scaled that its median is the spread of the living weights; infinite for the others."""
+    sigma = sigma.masked_fill(~alive, torch.inf)
     met = sigma[sigma.isfinite()]
     if met.numel() > 1:
         sigma = sigma * (weight.detach()[alive].double().std() / met.median())
