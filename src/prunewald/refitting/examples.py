@@ -51,10 +51,9 @@ class Examples:
         self._share = real("held_back", held_back, above=0, below=1, what="a share of the examples")
         self._seed, self._kind = torch.initial_seed() % (1 << 63), type(data).__name__
         self._devices = [device] if (device := device_of(model)).type == "cuda" else []
-        with _seeded(self._seed, self._devices):  # a loader draws a number when it is asked for its batches
-            if iter(data) is data:
-                raise TypeError(_ONCE.format(repr(data)[:200]))
-            self._source = Calibration(data, model, limit=limit)
+        if isinstance(data, Iterator):
+            raise TypeError(_ONCE.format(repr(data)[:200]))
+        self._source = Calibration(data, model, limit=limit)
         self._prints: list[float] | None = None
         self.count = {False: 0, True: 0}
 

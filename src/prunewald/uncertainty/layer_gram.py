@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from prunewald.core.base import Offline
-from prunewald.model.calibration import Calibration
 from prunewald.model.inputs import rows_met
 from prunewald.model.masking import Masks, living
 from prunewald.uncertainty.batches import Batches
@@ -61,7 +60,7 @@ class LayerGram(Offline):
                 x = torch.cat([rows.double(), rows.new_ones(*rows.shape[:2], 1, dtype=torch.float64)], 2)
                 sums[name] = sums.get(name, 0) + x.mT @ x
 
-        params = inputs_read(model, Calibration(batches, model, passes=1, limit=limit, progress=progress), read)
+        params = inputs_read(model, batches, read, limit=limit, progress=progress)
         alive = living(model, masks)
         return {
             name: to_spread(self._sigma(gram, fitted[name], params[name]), params[name], alive[name])

@@ -48,12 +48,14 @@ class LayerLeastSquares(Offline):
             met = squares_met(module, args, kwargs).double()
             squares[name] = squares.get(name, 0) + met.repeat_interleave(len(module.weight) // len(met), 0)
 
-        params = inputs_read(model, Calibration(batches, model, passes=1, limit=limit, progress=progress), read)
+        params = inputs_read(model, batches, read, limit=limit, progress=progress)
         alive = living(model, masks)
         return {name: to_spread(square.rsqrt(), params[name], alive[name]) for name, square in squares.items()}
 
 
-def inputs_read(model: nn.Module, data: Calibration, read: Callable[[str, Any, Any, Any], None]) -> dict[str, Any]:
+def inputs_read(
+    model: nn.Module, batches: Batches, read: Callable[[str, Any, Any, Any], None], *, limit: int | None, progress: bool
+) -> dict[str, Any]:
     """Go through the batches, `read(name, layer, args, kwargs)` at each call of a layer; the parameters by name."""
     params = dict(model.named_parameters())
     names = {id(p): name for name, p in params.items()}  # the first name of a tensor that has several
@@ -67,7 +69,7 @@ def inputs_read(model: nn.Module, data: Calibration, read: Callable[[str, Any, A
     handles = [m.register_forward_pre_hook(hook, with_kwargs=True) for m in layers]
     try:
         with evaluating(model), torch.no_grad():
-            for batch in data:
+            for batch in Calibration(batches, model, passes=1, limit=limit, progress=progress):
                 with only_positions(counted_positions(batch)):
                     batch.call(model)
     finally:
