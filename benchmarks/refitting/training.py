@@ -30,12 +30,12 @@ def train(name: str, seed: int, task: Task, out: Path) -> None:
     """Train one network and keep it."""
     network = NETWORKS[name]
     model, optimizer = fresh(network, seed)
-    began = time.perf_counter()
+    began = time.process_time()
     generator = torch.Generator().manual_seed(seed)
     for _ in range(network.epochs):
         epoch(model, optimizer, task.train, network.batch, generator)
     settle(model, task, seed)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     dense = score(model, task.test)
     print(f"{name} {seed}: {dense['accuracy']:.2f} %, {dense['bits']:.3f} bits, {seconds:.0f} s", flush=True)
     file = file_of(out, name, seed)

@@ -76,10 +76,10 @@ class Subject:
 def published(subject: Subject, method: str, level: str) -> Found:
     """SparseGPT or Wanda as published: each layer to the same sparsity, the last left dense."""
     model, _ = subject.restored()
-    began = time.perf_counter()
+    began = time.process_time()
     names = [name for name in subject.prunable(level) if name != subject.network.head]
     _prune_as_published(subject, model, names, lambda name: _share(level), method)
-    yield f"published {method}", model, time.perf_counter() - began
+    yield f"published {method}", model, time.process_time() - began
 
 
 def _share(level: str) -> Any:
@@ -145,7 +145,7 @@ def _prune(pruner: pw.Pruner, level: str) -> None:
 
 def ours(subject: Subject, criterion: str, level: str) -> Found:
     """Our counts, |w| shared out by LAMP, and a criterion; then refitted."""
-    began = time.perf_counter()
+    began = time.process_time()
     with _pruner(subject, criterion, level) as pruner:
         masks = pruner.choose(_level(level))[0]
     with _pruner(subject, "abs", level) as pruner:  # one that watches nothing, whoever chose
@@ -157,7 +157,7 @@ def _both(subject: Subject, pruner: pw.Pruner, name: str, began: float) -> Found
     """What was pruned, and refitted."""
     model = pruner.model
     before = {n: buffer.clone() for n, buffer in model.named_buffers()}
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     subject.recalibrate(model)
     yield name, model, seconds
     with torch.no_grad():
@@ -170,29 +170,29 @@ def refitted(
     subject: Subject, pruner: pw.Pruner, name: str, seconds: float, count: int = CALIBRATION
 ) -> tuple[str, nn.Module, float]:
     """What a Pruner left, refitted."""
-    began = time.perf_counter()
+    began = time.process_time()
     pw.refit(pruner, subject.batches(count), dense=subject.kept["model"])
-    return name, pruner.model.eval(), seconds + time.perf_counter() - began
+    return name, pruner.model.eval(), seconds + time.process_time() - began
 
 
 def head_dense(subject: Subject, level: str) -> Found:
     """Ours at 2:4 with the last layer left dense, as SparseGPT and Wanda leave it."""
-    began = time.perf_counter()
+    began = time.process_time()
     with _pruner(subject, "moment", level, (subject.network.head,)) as pruner:
         _prune(pruner, level)
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
         yield refitted(subject, pruner, "moment+refit, head dense", seconds)
 
 
 def sparsegpt_mask(subject: Subject, level: str) -> Found:
     """SparseGPT with our counts and its own update, and its mask refitted by us."""
-    began = time.perf_counter()
+    began = time.process_time()
     with _pruner(subject, "abs", level) as pruner:
         counts = {name: float(1 - mask.float().mean()) for name, mask in pruner.choose(_level(level))[0].items()}
     model, _ = subject.restored()
     share = (lambda name: (2, 4)) if level == TWO_FOUR else (lambda name: counts[f"{name}.weight"])
     _prune_as_published(subject, model, subject.prunable(level), share, "sparsegpt")
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     yield "sparsegpt", model, seconds
     masks = {f"{name}.weight": layer(model, name).weight != 0 for name in subject.prunable(level)}
     with _pruner(subject, "abs", level) as pruner:
@@ -206,21 +206,21 @@ def _level(level: str) -> float | None:
 
 def calibrated(subject: Subject, level: str, count: int) -> Found:
     """Ours refitted with another number of examples."""
-    began = time.perf_counter()
+    began = time.process_time()
     with _pruner(subject, "moment", level) as pruner:
         _prune(pruner, level)
-        yield refitted(subject, pruner, f"moment+refit@{count}", time.perf_counter() - began, count)
+        yield refitted(subject, pruner, f"moment+refit@{count}", time.process_time() - began, count)
 
 
 def retrained(subject: Subject, level: str) -> Found:
     """Pruned as ours, then one epoch of training instead of refitting."""
     with _pruner(subject, "moment", level) as pruner:
         _prune(pruner, level)
-        began = time.perf_counter()
+        began = time.process_time()
         generator = torch.Generator().manual_seed(20_000 + subject.seed)
         optimizer = pruner.optimizers[0]
         epoch(pruner.model, optimizer, subject.task.train, subject.network.batch, generator)
-        yield "moment+epoch", pruner.model.eval(), time.perf_counter() - began
+        yield "moment+epoch", pruner.model.eval(), time.process_time() - began
 
 
 def _alike(outputs: Any, targets: Any) -> Tensor:
