@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from benchmarks.lambda_star import table
 
 from prunewald.cli import main
 from prunewald.lab.contest_pages import contest_pages
@@ -43,3 +44,7 @@ def test_the_table_of_three_tries_is_of_the_rows_that_have_them(tmp_path: Path) 
     contest_pages(tmp_path)
     assert text(folder / "contest.txt") == text(place / "three-tries.txt")
     assert text(tmp_path / "bar.txt") == text(place / "three-tries-bar.txt")
+
+
+def test_the_table_of_lambda_is_of_the_committed_records() -> None:
+    assert table(PLACE) + "\n" == text(PLACE / "lambda.txt")
