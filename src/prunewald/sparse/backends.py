@@ -15,7 +15,7 @@ from prunewald.sparse.native import Program, Step, kinds
 
 BACKENDS = ("torch", "mkl", "c")
 _WIDTHS = (16, 32, 64)
-_MANY = 64  # samples, above which one at a time is not tried: the weights would be read as often
+MANY = 64  # samples, above which one at a time is not tried: the weights would be read as often
 
 Kernel = Callable[[Tensor], Tensor]
 
@@ -73,15 +73,15 @@ def program(steps: list[Step], way: Way) -> Program:
     return Program(steps, way.width, way.threads, built)
 
 
-def ways(backends: tuple[str, ...], samples: int, threads: int) -> Iterator[Way]:
-    """All that is worth a trial here at so many samples and threads."""
+def ways(backends: tuple[str, ...], samples: int, most: int) -> Iterator[Way]:
+    """All that is worth a trial here at so many samples, and with that number of threads or one."""
     if "torch" in backends:
         yield Way("torch")
     if "mkl" in backends and not isinstance(mkl(), str):
         yield Way("mkl")
     if "c" in backends and kinds():
-        for count in sorted({1, threads if can_thread() else 1}):
-            if samples <= _MANY:
+        for count in threads(most):
+            if samples <= MANY:
                 for kind in kinds():
                     if kind != "cols" or count == 1 or samples >= count:  # one sample's columns are one thread's
                         yield Way("c", kind, 0, count)
@@ -91,13 +91,13 @@ def ways(backends: tuple[str, ...], samples: int, threads: int) -> Iterator[Way]
 
 def widths(samples: int) -> list[int]:
     """How many samples may stand side by side: none for a single one, and no more than twice what there is."""
-    return [width for width in _WIDTHS if 1 < samples and width < 2 * max(samples, 16)]
+    return [width for width in _WIDTHS if samples > 1 and width < 2 * max(samples, 16)]
 
 
-def can_thread() -> bool:
-    """Whether our kernel was built with threads."""
+def threads(most: int) -> list[int]:
+    """With how many threads our kernel may be tried: one, and all there are."""
     built = library()
-    return not isinstance(built, str) and built.threads
+    return [1] if isinstance(built, str) or not built.threads else sorted({1, most})
 
 
 def missing(backends: tuple[str, ...]) -> list[str]:

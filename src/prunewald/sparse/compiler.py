@@ -23,7 +23,13 @@ SOURCE = Path(__file__).with_name("kernel.c")
 _COMPILERS = ("cc", "gcc", "clang")
 _ALWAYS = ["-O3", "-shared", "-fPIC", "-std=gnu11"]
 # From what is wanted to what every compiler knows: threads are left out where there is no OpenMP.
-_WAYS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], ["-mcpu=native"], [])
+_WAYS: tuple[list[str], ...] = (
+    ["-march=native", "-fopenmp"],
+    ["-mcpu=native", "-fopenmp"],
+    ["-march=native"],
+    ["-mcpu=native"],
+    [],
+)
 _SECONDS = 120
 _NONE = "no C compiler was found (cc, gcc or clang on the PATH, or what the variable CC names)"
 
@@ -62,7 +68,7 @@ def _compiler() -> list[str]:
 
 
 def _folders() -> Iterator[Path]:
-    """Where the kernel may be kept: the user's cache folder if it is theirs alone, and one that goes with the process."""
+    """Where the kernel may be kept: the user's cache folder if only they can write to it, or else one for a moment."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     with suppress(OSError, RuntimeError):  # read-only, or no home at all
         folder = (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "prunewald"

@@ -30,7 +30,8 @@ class Compressed:
         counts = torch.bincount(rows, minlength=weight.shape[0])
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
         own = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
-        return cls(starts, places.int(), weight[rows, places].clone(), *weight.shape, own)
+        outputs, inputs = weight.shape
+        return cls(starts, places.int(), weight[rows, places].clone(), outputs, inputs, own)
 
     @property
     def zeros(self) -> float:

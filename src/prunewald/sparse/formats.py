@@ -56,7 +56,9 @@ def _tiles(weight: Compressed, rows: _Ints, places: _Ints, values: npt.NDArray[n
     total = int(ends[-1]) if len(ends) else 0
     into_places, into_values = np.zeros(total * _SLICE, np.uint8), np.zeros(total * _SLICE, np.float32)
     into_places[at], into_values[at] = places % _TILE, values
-    return Stored(_starts(ends.reshape(slices, across)[:, -1]), into_places, steps.astype(np.uint8).ravel(), into_values)
+    return Stored(
+        _starts(ends.reshape(slices, across)[:, -1]), into_places, steps.astype(np.uint8).ravel(), into_values
+    )
 
 
 def _starts(ends: _Ints) -> npt.NDArray[np.int32]:

@@ -1,6 +1,5 @@
 """Linear layers and ReLUs in a row in a Sequential: one call for all of them, where that is faster still."""
 
-import statistics
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,16 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prunewald.sparse.backends import Way, can_thread, kinds, widths
+from prunewald.sparse.backends import MANY, Way, threads, widths
 from prunewald.sparse.recorded import Met
 from prunewald.sparse.sparse_layers import Chain, FusedSequential, SparseLinear
 from prunewald.sparse.speed_report import LayerSpeed
-from prunewald.sparse.stopwatch import clearly_faster
-from prunewald.sparse.trial import DENSE, Conditions, Verdict, agree, timed, transposed
+from prunewald.sparse.stopwatch import Times, clearly_faster, typical
+from prunewald.sparse.trial import DENSE, Conditions, Verdict, agree, calling, fastest, timed, transposed
 
 _PASSING = (nn.ReLU, nn.Identity, nn.Dropout)
 _AS_CHOSEN = "as chosen"
-_AT_ONCE = 64  # samples, above which one at a time is not tried
 _SLACK = 1.3  # a layer that our kernel makes so much slower than dense is worth more than the call it would save
 
 Verdicts = Mapping[nn.Module, Verdict]
@@ -110,41 +108,50 @@ def _bearable(found: Verdict) -> bool:
 def _tried(
     prefix: str, named: list[tuple[str, nn.Module]], x: Tensor, verdicts: Verdicts, on: Conditions
 ) -> tuple[Chain | None, LayerSpeed]:
+    """A chain, if it is clearly faster than dense and than its layers one by one, and its line in the report."""
     children = [child for _, child in named]
     found = [verdicts[child] for child in children if child in verdicts]
     weights = [one.weight for one in found if one.weight is not None]
     samples = x.numel() // weights[0].inputs
-    dense = nn.Sequential(*children)
-    calls: dict[str, nn.Module] = {DENSE: dense, _AS_CHOSEN: nn.Sequential(*(put(one, verdicts, False) for one in children))}
-    chains = {}
+    chains = {str(chain.way): chain for chain in _chains(found, len(children), samples, on)}
+    times = _measured(children, chains, x, verdicts)
+    tried = {name: typical(seen) for name, seen in times.items()}
+    dense, one_by_one = tried.pop(DENSE), tried.pop(_AS_CHOSEN)
+    best = fastest(times, {name: chain.way for name, chain in chains.items()}, on.margin)
+    wins = bool(best) and all(clearly_faster(times, one, best, on.margin) for one in (DENSE, _AS_CHOSEN))
+    reason = f"{'in one call' if wins else 'one call is not clearly faster'}; {one_by_one * 1e6:,.1f} us layer by layer"
+    zeros = 1 - sum(one.values.numel() for one in weights) / sum(one.outputs * one.inputs for one in weights)
+    name, way = f"{prefix}{named[0][0]} to {prefix}{named[-1][0]}", best if wins else ""
+    return chains.get(way), LayerSpeed(name, (), zeros, samples, way, dense, tried.get(best), reason, tried)
+
+
+def _measured(children: list[nn.Module], chains: Mapping[str, Chain], x: Tensor, verdicts: Verdicts) -> Times:
+    calls: dict[str, nn.Module] = {
+        DENSE: nn.Sequential(*children),
+        _AS_CHOSEN: nn.Sequential(*(put(one, verdicts, False) for one in children)),
+    }
     with torch.no_grad():
-        wanted = dense(x)
-        for chain in _chains(found, len(children), samples, on):
+        wanted = calls[DENSE](x)
+        for name, chain in chains.items():
             fused = FusedSequential(*(put(one, verdicts, True) for one in children))
             fused.fuse_((chain,))
             if agree(fused(x), wanted):
-                calls[str(chain.way)], chains[str(chain.way)] = fused, chain
-    times = timed({name: _call(one, x) for name, one in calls.items()})
-    medians = {name: statistics.median(seen) for name, seen in times.items()}
-    tried = {name: seconds for name, seconds in medians.items() if name in chains}
-    best = min(tried, key=tried.__getitem__, default="")
-    wins = bool(best) and all(clearly_faster(times, one, best, on.margin) for one in (DENSE, _AS_CHOSEN))
-    nnz, total = sum(one.values.numel() for one in weights), sum(one.outputs * one.inputs for one in weights)
-    name = f"{prefix}{named[0][0]} to {prefix}{named[-1][0]}"
-    reason = f"in one call; {medians[_AS_CHOSEN] * 1e6:.1f} us layer by layer" if wins else "one call is not clearly faster than layer by layer"
-    line = LayerSpeed(name, (), 1 - nnz / total, samples, best if wins else "", medians[DENSE], tried.get(best), reason, tried)
-    return (chains[best] if wins else None), line
+                calls[name] = fused
+    return timed({name: calling(one, x) for name, one in calls.items()})
 
 
 def _chains(found: list[Verdict], length: int, samples: int, on: Conditions) -> Iterator[Chain]:
     """One sample at a time, each layer stored as is best for it, or side by side."""
-    if not kinds():
-        return
-    best = tuple(min(one.kinds, key=one.kinds.__getitem__) if one.kinds else "rows" for one in found)
-    for count in sorted({1, on.threads if can_thread() else 1}):
-        for width in [*([0] if samples <= _AT_ONCE else []), *widths(samples)]:
-            stored = ("rows",) * len(found) if width else best
-            yield Chain(0, length, stored, Way("c", "one at a time" if not width else "rows", width, count))
+    for count in threads(on.threads):
+        if samples <= MANY:
+            best = tuple(_best_kind(one) for one in found)
+            yield Chain(0, length, best, Way("c", "one at a time", 0, count))
+        for width in widths(samples):
+            yield Chain(0, length, ("rows",) * len(found), Way("c", "rows", width, count))
+
+
+def _best_kind(found: Verdict) -> str:
+    return min(found.kinds, key=found.kinds.__getitem__, default="rows")
 
 
 def put(child: nn.Module, verdicts: Verdicts, in_chain: bool) -> nn.Module:
@@ -152,9 +159,4 @@ def put(child: nn.Module, verdicts: Verdicts, in_chain: bool) -> nn.Module:
     found = verdicts.get(child)
     if found is None or found.weight is None or not (found.way or in_chain):
         return child
-    way = found.way or Way("c", min(found.kinds, key=found.kinds.__getitem__) if found.kinds else "rows")
-    return SparseLinear(found.weight, way, found.line.samples, transposed(child))
-
-
-def _call(module: nn.Module, x: Tensor) -> Callable[[], object]:
-    return lambda: module(x)
+    return SparseLinear(found.weight, found.way or Way("c", _best_kind(found)), found.line.samples, transposed(child))

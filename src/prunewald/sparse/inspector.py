@@ -25,11 +25,13 @@ class _Description(ctypes.Structure):
 
 
 _GENERAL = _Description(20, 40, 50)
-_SIGNATURES = {
-    "mkl_sparse_s_create_csr": [_Pointer, _Code, _Int, _Int, _Pointer, _Pointer, _Pointer, _Pointer],
+_INSPECTION = {  # torch's own library goes without: then weights are not looked at beforehand
     "mkl_sparse_set_mv_hint": [_Pointer, _Code, _Description, _Int],
     "mkl_sparse_set_mm_hint": [_Pointer, _Code, _Description, _Code, _Int, _Int],
     "mkl_sparse_optimize": [_Pointer],
+}
+_SIGNATURES = {
+    "mkl_sparse_s_create_csr": [_Pointer, _Code, _Int, _Int, _Pointer, _Pointer, _Pointer, _Pointer],
     "mkl_sparse_destroy": [_Pointer],
     "mkl_sparse_s_mv": [_Code, ctypes.c_float, _Pointer, _Description, _Pointer, ctypes.c_float, _Pointer],
     "mkl_sparse_s_mm": [
@@ -49,19 +51,23 @@ class Inspected:
         arrays = (starts, starts + 4, weight.places.data_ptr(), weight.values.data_ptr())
         _must(found.mkl_sparse_s_create_csr(at, _ZERO_BASED, *shape, *arrays))
         weakref.finalize(self, found.mkl_sparse_destroy, self._handle)
-        if samples == 1:
-            found.mkl_sparse_set_mv_hint(self._handle, _PLAIN, _GENERAL, _CALLS)
-        else:
-            found.mkl_sparse_set_mm_hint(self._handle, _PLAIN, _GENERAL, _ROW_MAJOR, samples, _CALLS)
-        found.mkl_sparse_optimize(self._handle)  # hints may be refused: then it is only slower
+        if inspects(found):  # hints may be refused: then it is only slower
+            if samples == 1:
+                found.mkl_sparse_set_mv_hint(self._handle, _PLAIN, _GENERAL, _CALLS)
+            else:
+                found.mkl_sparse_set_mm_hint(self._handle, _PLAIN, _GENERAL, _ROW_MAJOR, samples, _CALLS)
+            found.mkl_sparse_optimize(self._handle)
 
     def __call__(self, x: Tensor) -> Tensor:
+        """W x + b for every sample."""
         weight, samples = self._weight, x.shape[0]
         if samples == 1:
             y = x.new_zeros(1, weight.outputs) if weight.bias is None else weight.bias[None].clone()
             pointers = (x.data_ptr(), 1.0, y.data_ptr())
             _must(self._mkl.mkl_sparse_s_mv(_PLAIN, 1.0, self._handle, _GENERAL, *pointers))
             return y
+        if not samples:
+            return x.new_empty(0, weight.outputs)
         across, out = x.t().contiguous(), torch.empty(weight.outputs, samples)
         given, into = (across.data_ptr(), samples, samples), (0.0, out.data_ptr(), samples)
         _must(self._mkl.mkl_sparse_s_mm(_PLAIN, 1.0, self._handle, _GENERAL, _ROW_MAJOR, *given, *into))
@@ -79,11 +85,16 @@ def mkl() -> Any:
     for path in _paths():
         with suppress(OSError, AttributeError):
             found: Any = ctypes.CDLL(path)
-            for name, arguments in _SIGNATURES.items():
+            for name, arguments in [*_SIGNATURES.items(), *(_INSPECTION.items() if inspects(found) else ())]:
                 getattr(found, name).argtypes = arguments
             if _counts_in_int32(found):
                 return found
     return _NONE
+
+
+def inspects(found: Any) -> bool:
+    """Whether a library can look at the weights beforehand, and is not only told of them."""
+    return all(hasattr(found, name) for name in _INSPECTION)
 
 
 def _paths() -> Iterator[str]:

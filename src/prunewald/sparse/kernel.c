@@ -100,29 +100,48 @@ static void cols(const Layer *l, const float *restrict x, float *restrict y) {
 #if TILES
 static __mmask16 first(int32_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1); }
 
+typedef struct {
+    __m512 a, b, c, d;
+} Tile; /* 64 inputs */
+
+static inline Tile whole(const float *x) {
+    return (Tile){_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16), _mm512_loadu_ps(x + 32), _mm512_loadu_ps(x + 48)};
+}
+
+static inline Tile rest(const float *x, int32_t n) {
+    return (Tile){_mm512_maskz_loadu_ps(first(n), x), _mm512_maskz_loadu_ps(first(n - 16), x + 16),
+                  _mm512_maskz_loadu_ps(first(n - 32), x + 32), _mm512_maskz_loadu_ps(first(n - 48), x + 48)};
+}
+
+static inline __m512 step(Tile x, const uint8_t *places, const float *v, __m512 sum) {
+    __m512i p = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)places));
+    __mmask16 upper = _mm512_test_epi32_mask(p, _mm512_set1_epi32(TILE / 2));
+    __m512 low = _mm512_permutex2var_ps(x.a, p, x.b), high = _mm512_permutex2var_ps(x.c, p, x.d);
+    return _mm512_fmadd_ps(_mm512_loadu_ps(v), _mm512_mask_blend_ps(upper, low, high), sum);
+}
+
 static void tiles(const Layer *l, const float *restrict x, float *restrict y, Range r) {
-    const int32_t across = (l->inputs + TILE - 1) / TILE;
-    const __m512i half = _mm512_set1_epi32(TILE / 2);
+    const int32_t full = l->inputs / TILE, left = l->inputs % TILE;
+    const uint8_t *counts = l->counts + (int64_t)r.begin * (full + (left > 0));
     for (int32_t s = r.begin; s < r.end; s++) {
         const uint8_t *places = (const uint8_t *)l->places + (int64_t)SLICE * l->starts[s];
         const float *v = l->values + (int64_t)SLICE * l->starts[s];
         __mmask16 mine = first(l->outputs - s * SLICE);
-        __m512 sum = _mm512_maskz_loadu_ps(mine, l->bias + s * SLICE);
-        for (int32_t t = 0; t < across; t++) {
-            const float *at = x + t * TILE;
-            const int32_t left = l->inputs - t * TILE;
-            const int32_t steps = l->counts[(int64_t)s * across + t];
-            const __m512 x0 = _mm512_maskz_loadu_ps(first(left), at);
-            const __m512 x1 = _mm512_maskz_loadu_ps(first(left - 16), at + 16);
-            const __m512 x2 = _mm512_maskz_loadu_ps(first(left - 32), at + 32);
-            const __m512 x3 = _mm512_maskz_loadu_ps(first(left - 48), at + 48);
-            for (int32_t k = 0; k < steps; k++, places += SLICE, v += SLICE) {
-                __m512i p = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)places));
-                __m512 found = _mm512_mask_blend_ps(_mm512_test_epi32_mask(p, half), _mm512_permutex2var_ps(x0, p, x1),
-                                                    _mm512_permutex2var_ps(x2, p, x3));
-                sum = _mm512_fmadd_ps(_mm512_loadu_ps(v), found, sum);
+        __m512 sum = _mm512_maskz_loadu_ps(mine, l->bias + s * SLICE), other = _mm512_setzero_ps();
+        for (int32_t t = 0; t < full; t++) {
+            const Tile tile = whole(x + t * TILE);
+            int32_t k = *counts++;
+            for (; k >= 2; k -= 2, places += 2 * SLICE, v += 2 * SLICE) {
+                sum = step(tile, places, v, sum);
+                other = step(tile, places + SLICE, v + SLICE, other);
             }
+            if (k) sum = step(tile, places, v, sum), places += SLICE, v += SLICE;
         }
+        if (left) {
+            const Tile tile = rest(x + full * TILE, left);
+            for (int32_t k = *counts++; k; k--, places += SLICE, v += SLICE) sum = step(tile, places, v, sum);
+        }
+        sum = _mm512_add_ps(sum, other);
         if (l->relu) sum = _mm512_mask_mov_ps(sum, _mm512_cmp_ps_mask(sum, _mm512_setzero_ps(), _CMP_LT_OQ), _mm512_setzero_ps());
         _mm512_mask_storeu_ps(y + s * SLICE, mine, sum);
     }

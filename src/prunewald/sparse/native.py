@@ -51,6 +51,7 @@ class Program:
         self._run = built.run
 
     def __call__(self, x: Tensor) -> Tensor:
+        """The outputs of the last layer for every sample."""
         samples = x.shape[0]
         y = torch.empty(samples, self.outputs)
         threads = 1 if self._threads == 1 else min(self._threads, torch.get_num_threads(), _most[0])

@@ -18,7 +18,7 @@ class Met:
 
 
 def record(run: Callable[[], object], modules: Iterable[nn.Module]) -> dict[nn.Module, Met]:
-    """Run the example once, and note what each of these modules was called with; one that was not called is left out."""
+    """Run the example once, and note what each of these modules was called with; those that were not are left out."""
     found: dict[nn.Module, Met] = {}
     with _listening(modules, found), torch.no_grad():
         run()
@@ -30,7 +30,7 @@ def _listening(modules: Iterable[nn.Module], found: dict[nn.Module, Met]) -> Ite
     """Hooks would not do: torch's own encoder layers take another way when they see one."""
     heard = list(modules)
     for module in heard:
-        module.forward = _heard(module, found)  # type: ignore[method-assign]
+        module.forward = _heard(module, found)
     try:
         yield
     finally:

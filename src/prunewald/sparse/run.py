@@ -1,7 +1,6 @@
 """The call: a model and an example in, a copy that runs without its zeros where that is faster out."""
 
 import copy
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,9 +14,9 @@ from prunewald.pruning.noticing import ModelHook
 from prunewald.sparse.backends import BACKENDS, missing
 from prunewald.sparse.fusing import chained, fuse, put, sequentials
 from prunewald.sparse.recorded import record
-from prunewald.sparse.sparse_layers import swapped
+from prunewald.sparse.sparse_layers import SparseLinear, swapped
 from prunewald.sparse.speed_report import LayerSpeed, SpeedReport
-from prunewald.sparse.stopwatch import clearly_faster
+from prunewald.sparse.stopwatch import clearly_faster, typical
 from prunewald.sparse.trial import DENSE, Conditions, agree, judge, linear, refused, timed
 from prunewald.util.arguments import one_of, real
 from prunewald.util.notices import warn
@@ -48,8 +47,8 @@ def run_sparse(
     by more than `margin`; in the end so is the whole. `backends` are those that may be tried: "torch", "mkl", "c".
 
     The copy is in eval mode and nothing in it asks for gradients; its state_dict has the names and the dense tensors of
-    the model. `print(fast.report)` shows what was chosen, and why. The model is untouched; of a Pruner it is the model as
-    it is at this moment.
+    the model. `print(fast.report)` shows what was chosen, and why. The model is untouched; of a Pruner it is the model
+    with its weights as they are at this moment.
     """
     allowed = _backends(backends)
     on = Conditions(allowed, torch.get_num_threads(), real("margin", margin, least=0))
@@ -59,9 +58,10 @@ def run_sparse(
         fast, lines = _replaced(copy.deepcopy(dense), args, kwargs, on)
         report = _compared(dense, fast, args, kwargs, lines, on)
     found = fast if report.replaced else dense
-    if "report" in dir(found):
-        warn(f"the model has a 'report' of its own: that of run_sparse() is {_INSTEAD!r}")
-    setattr(found, _INSTEAD if "report" in dir(found) else "report", report)
+    taken = "report" in dir(found) and not isinstance(found.report, SpeedReport)
+    if taken:
+        warn(f"the model has a 'report' of its own: that of run_sparse() is its {_INSTEAD!r}")
+    setattr(found, _INSTEAD if taken else "report", report)
     return found
 
 
@@ -78,6 +78,8 @@ def _inside(given: Any) -> nn.Module:
     if not isinstance(found, nn.Module):
         raise TypeError(f"model={repr(given)[:200]}: give a torch.nn.Module, or a Pruner")
     inside = plain(found)
+    if any(isinstance(module, SparseLinear) for module in inside.modules()):
+        raise ValueError("the model was made by run_sparse() already: give the dense one that it was made from")
     for name, tensor in [*inside.named_parameters(), *inside.named_buffers()]:
         if tensor.device.type != "cpu":
             raise ValueError(
@@ -120,9 +122,10 @@ def _replaced(
         module: judge(name or "the model", module, met.get(module), on, module in may_chain)
         for module, name in layers.items()
     }
-    lines, instead, places = [one.line for one in verdicts.values()], {}, [*rows.items()]
-    for name, sequential in places if "c" in on.backends else ():
-        if sequential in met and (fused := fuse(name, sequential, met[sequential], verdicts, on)):
+    lines, instead = [one.line for one in verdicts.values()], dict[nn.Module, nn.Module]()
+    for name, sequential in rows.items() if "c" in on.backends else ():
+        if sequential in met:
+            fused = fuse(name, sequential, met[sequential], verdicts, on)
             lines += fused.lines
             instead |= fused.instead
     instead |= {module: put(module, verdicts, False) for module in layers if module not in instead}
@@ -157,7 +160,7 @@ def _compared(
         return SpeedReport(lines, on.threads, example, None, None, False, notes)
     times = timed({DENSE: lambda: dense(*args, **kwargs), _SPARSE: lambda: fast(*args, **kwargs)})
     wins = clearly_faster(times, DENSE, _SPARSE, on.margin)
-    return SpeedReport(lines, on.threads, example, *map(statistics.median, times.values()), wins, notes)
+    return SpeedReport(lines, on.threads, example, typical(times[DENSE]), typical(times[_SPARSE]), wins, notes)
 
 
 def _same(got: Any, wanted: Any) -> bool:

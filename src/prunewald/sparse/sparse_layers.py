@@ -1,4 +1,4 @@
-"""Layers that run without their zeros. To whoever looks from outside they have the dense weight, rebuilt when asked for."""
+"""Layers that run without their zeros. From outside they have the dense weight, which is rebuilt when asked for."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from prunewald.sparse.native import Step
 from prunewald.util.notices import warn
 
 _MOVED = (
-    "this model was made by run_sparse() to run in float32 on a CPU, and cannot become {} on {}: do that with the dense "
-    "model, and call run_sparse() again"
+    "what run_sparse() made runs in float32 on a CPU, and cannot become {} on {}: do that with the dense model, and "
+    "call run_sparse() again"
 )
 _ELSEWHERE = "{}: layers that were to run by {!s} run by torch's CSR, more slowly; call run_sparse() again here"
 _SHAPE = "size mismatch for {}: it has shape {} in the checkpoint, and the shape in current model is {}."
@@ -77,7 +77,7 @@ class SparseLinear(nn.Module):
         return {**self.__dict__, "_kernel": None}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[prefix + "weight"] = self.weight
 
     def _load_from_state_dict(
@@ -104,7 +104,7 @@ class SparseLinear(nn.Module):
         if missing or wrong or weight is None:
             return
         dense = weight.detach().to("cpu", torch.float32)
-        bias = None if self.bias is None else bias.detach().to("cpu", torch.float32)
+        bias = None if self.bias is None or bias is None else bias.detach().to("cpu", torch.float32)
         with torch.inference_mode(False), torch.no_grad():
             self.set_(Compressed.of(dense.t() if self.transposed else dense, bias))
 
@@ -136,7 +136,7 @@ class FusedSequential(nn.Sequential):
 
     def fuse_(self, chains: tuple[Chain, ...]) -> None:
         """Run these chains of the children by a call each."""
-        self.chains, self._made_for, self._ready = chains, [*self._modules.values()], None  # type: ignore[list-item]
+        self.chains, self._made_for, self._ready = chains, [*self._modules.values()], None
 
     def forward(self, input: Any) -> Any:
         """All children, one after the other."""
@@ -212,12 +212,11 @@ def fits(x: Any, inputs: int) -> bool:
     )
 
 
-
 def swapped(model: nn.Module, instead: Mapping[nn.Module, nn.Module]) -> nn.Module:
     """A model with other modules in the place of some, wherever these stand; the model itself may be one of them."""
     for module in [*model.modules()]:
         for name, child in module._modules.items():
-            if child in instead:
+            if child is not None and child in instead:
                 module._modules[name] = instead[child]
     return instead.get(model, model)
 

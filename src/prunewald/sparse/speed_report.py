@@ -77,9 +77,7 @@ class SpeedReport:
         return "\n".join([*self.words(), text_table(_HEAD, self._cells(), left=_LEFT)])
 
     def _repr_html_(self) -> str:
-        return "".join(f"<p>{escape(line)}</p>" for line in self.words()) + html_table(
-            _HEAD, self._cells(), left=_LEFT
-        )
+        return "".join(f"<p>{escape(line)}</p>" for line in self.words()) + html_table(_HEAD, self._cells(), left=_LEFT)
 
     def _cells(self) -> list[Sequence[str]]:
         return [_row(one) for one in self.layers]

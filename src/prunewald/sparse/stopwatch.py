@@ -1,16 +1,14 @@
-"""Timing that noise does not decide: all ways take turns, many times over, and round is compared with round."""
+"""Timing that noise does not decide: all ways take turns, many times over, and what was disturbed does not count."""
 
 import gc
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 _ROUNDS, _FEWEST = 21, 7
 _BLOCK = 4e-4  # seconds of one way's turn, at the least
 _SECONDS = 3.0  # of a whole comparison, after which only the fewest rounds are waited for
 _HOPELESS, _JUDGED = 2.5, 2  # times slower than the fastest after the third round: out
-_SURE = 0.75  # share of the rounds that have to agree
 
 Times = dict[str, list[float]]
 
@@ -28,20 +26,20 @@ def race(ways: Mapping[str, Callable[[], object]], base: str) -> Times:
             for name in running:
                 times[name].append(_turn(ways[name], counts[name]))
             if turn == _JUDGED:
-                limit = _HOPELESS * min(map(statistics.median, times.values()))
-                running = [name for name in ways if name == base or statistics.median(times[name]) <= limit]
+                limit = _HOPELESS * min(map(typical, times.values()))
+                running = [name for name in ways if name == base or typical(times[name]) <= limit]
     return times
 
 
-def ratio(times: Times, base: str, name: str) -> float:
-    """How many times faster than `base` a way is: the median over the rounds that both have seen."""
-    return statistics.median(a / b for a, b in zip(times[base], times[name], strict=False))
+def typical(seen: Sequence[float]) -> float:
+    """The lower quartile: others who use the machine make calls longer, never shorter."""
+    return sorted(seen)[(len(seen) - 1) // 4]
 
 
 def clearly_faster(times: Times, base: str, name: str, margin: float) -> bool:
-    """Whether a way is faster by more than the margin, in the median and in most of the rounds."""
-    ratios = [a / b for a, b in zip(times[base], times[name], strict=False)]
-    return statistics.median(ratios) > 1 + margin and sum(one > 1 for one in ratios) >= _SURE * len(ratios)
+    """Whether a way is faster by more than the margin, in its typical time and in its shortest."""
+    limit = 1 + margin
+    return all(what(times[base]) > limit * what(times[name]) for what in (typical, min))
 
 
 def _warmed(way: Callable[[], object]) -> int:
@@ -51,11 +49,14 @@ def _warmed(way: Callable[[], object]) -> int:
 
 
 def _turn(way: Callable[[], object], calls: int) -> float:
-    way()  # the caches belong to this way when the clock starts
     began = time.perf_counter()
+    way()  # the caches belong to this way when the clock starts
+    started = time.perf_counter()
+    if started - began > _BLOCK:  # threads that wait for each other on a busy machine: once more is enough
+        calls = 1
     for _ in range(calls):
         way()
-    return (time.perf_counter() - began) / calls
+    return (time.perf_counter() - started) / calls
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """One layer, every way to run it, side by side: the fastest is chosen if it is clearly faster than dense."""
 
-import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from prunewald.sparse.compressed import Compressed, countable
 from prunewald.sparse.recorded import Met
 from prunewald.sparse.sparse_layers import SparseLinear
 from prunewald.sparse.speed_report import LayerSpeed
-from prunewald.sparse.stopwatch import Times, clearly_faster, race
+from prunewald.sparse.stopwatch import Times, clearly_faster, race, typical
 
 DENSE = "dense"
 _WORTH = 0.3  # share of zeros, below which no way was ever faster than dense
@@ -38,7 +37,7 @@ class Verdict:
     line: LayerSpeed
     weight: Compressed | None = None
     way: Way | None = None
-    kinds: Mapping[str, float] | None = None
+    kinds: Mapping[str, float] = field(default_factory=dict)
 
 
 def transposed(module: nn.Module) -> bool:
@@ -107,7 +106,7 @@ def _measured(module: Any, weight: Compressed, met: Met, found: Mapping[str, Way
             layer = SparseLinear(weight, way, samples, transposed(module))
             if agree(layer(met.x), wanted):
                 layers[name] = layer
-    return timed({name: _call(layer, met.x) for name, layer in layers.items()})
+    return timed({name: calling(layer, met.x) for name, layer in layers.items()})
 
 
 def timed(calls: Mapping[str, Callable[[], object]]) -> Times:
@@ -116,12 +115,25 @@ def timed(calls: Mapping[str, Callable[[], object]]) -> Times:
         return race(calls, DENSE)
 
 
-def _call(layer: Callable[[Tensor], Any], x: Tensor) -> Callable[[], object]:
+def fastest(times: Times, found: Mapping[str, Way], margin: float) -> str:
+    """The fastest of some ways; more threads than one only where that is clearly faster, since others may want them."""
+    tried = {name: typical(times[name]) for name in found if name in times}
+    alone, many = (
+        min((name for name in tried if (found[name].threads > 1) is more), key=tried.__getitem__, default="")
+        for more in (False, True)
+    )
+    if not alone or (many and clearly_faster(times, alone, many, margin)):
+        return many
+    return alone
+
+
+def calling(layer: Callable[[Tensor], Any], x: Tensor) -> Callable[[], object]:
+    """A call of a layer, for a race."""
     return lambda: layer(x)
 
 
 def agree(got: Tensor, wanted: Tensor) -> bool:
-    """Whether two results are the same but for the order of additions; where there is NaN or inf nothing can be told."""
+    """Whether two results are the same but for the order of additions; never where there is NaN or inf."""
     scale = wanted.abs().max().item() if wanted.numel() else 0.0
     return bool(torch.allclose(got, wanted, rtol=1e-3, atol=1e-4 * scale))
 
@@ -130,20 +142,19 @@ def _verdict(
     line: LayerSpeed, weight: Compressed, samples: int, times: Times, found: Mapping[str, Way], on: Conditions,
     calls: int,
 ) -> Verdict:  # fmt: skip
-    medians = {name: statistics.median(seen) for name, seen in times.items()}
-    tried = {name: seconds for name, seconds in medians.items() if name != DENSE}
-    best = min(tried, key=tried.__getitem__, default="")
+    tried = {name: typical(seen) for name, seen in times.items()}
+    dense, best = tried.pop(DENSE), fastest(times, found, on.margin)
     wins = bool(best) and line.zeros >= _WORTH and clearly_faster(times, DENSE, best, on.margin)
     if not best:
         reason = "no backend gave the dense layer's results here"
     elif not wins:
-        reason = f"not clearly faster: the best, {best}, takes {tried[best] / medians[DENSE]:.2f} of dense"
+        reason = f"not clearly faster: the best, {best}, takes {tried[best] / dense:.2f} of dense"
     else:
         reason = f"the fastest of {len(tried)} ways"
     if calls > 1:
         reason += f"; called {calls} times, measured on the first"
     sparse = tried.get(best)
-    made = replace(line, samples=samples, way=best if wins else "", dense=medians[DENSE], sparse=sparse, reason=reason)
+    made = replace(line, samples=samples, way=best if wins else "", dense=dense, sparse=sparse, reason=reason)
     return Verdict(replace(made, tried=tried), weight, found[best] if wins else None, _ours(tried, found))
 
 
