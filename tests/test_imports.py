@@ -28,6 +28,7 @@ LAYERS = (
     "export",
     "refitting",
     "pruner",
+    "sparse",
     "quantisation",
     "strategies",
     "integrations",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from prunewald.sparse.compiler import library
 from prunewald.sparse.compressed import Compressed
-from prunewald.sparse.inspector import Inspected, mkl
+from prunewald.sparse.inspector import Inspected, biased, mkl
 from prunewald.sparse.native import Program, Step, kinds
 
 BACKENDS = ("torch", "mkl", "c")
@@ -52,8 +52,7 @@ class _Csr:
             )
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = (self._matrix @ x.t().contiguous()).t()
-        return y.contiguous() if self._bias is None else y + self._bias
+        return biased(self._matrix @ x.t().contiguous(), self._bias)
 
 
 def kernel(weight: Compressed, way: Way, samples: int) -> Kernel:

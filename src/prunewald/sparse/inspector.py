@@ -48,7 +48,8 @@ class Inspected:
         self._handle = _Pointer()
         starts, at = weight.starts.data_ptr(), ctypes.addressof(self._handle)
         shape = (weight.outputs, weight.inputs)
-        arrays = (starts, starts + 4, weight.places.data_ptr(), weight.values.data_ptr())
+        self._entries = [_some(weight.places), _some(weight.values)]  # kept: MKL has addresses only
+        arrays = (starts, starts + 4, *(one.data_ptr() for one in self._entries))
         _must(found.mkl_sparse_s_create_csr(at, _ZERO_BASED, *shape, *arrays))
         weakref.finalize(self, found.mkl_sparse_destroy, self._handle)
         if inspects(found):  # hints may be refused: then it is only slower
@@ -71,7 +72,19 @@ class Inspected:
         across, out = x.t().contiguous(), torch.empty(weight.outputs, samples)
         given, into = (across.data_ptr(), samples, samples), (0.0, out.data_ptr(), samples)
         _must(self._mkl.mkl_sparse_s_mm(_PLAIN, 1.0, self._handle, _GENERAL, _ROW_MAJOR, *given, *into))
-        return out.t().contiguous() if weight.bias is None else out.t() + weight.bias
+        return biased(out, weight.bias)
+
+
+def biased(across: Tensor, bias: Tensor | None) -> Tensor:
+    """Outputs feature by feature (outputs, samples) as samples, contiguous, with the bias."""
+    if bias is None:
+        return across.t().contiguous()
+    return torch.add(across.t(), bias, out=across.new_empty(across.shape[::-1]))
+
+
+def _some(entries: Tensor) -> Tensor:
+    """An address, even of nothing."""
+    return entries if entries.numel() else entries.new_zeros(1)
 
 
 def _must(status: int) -> None:

@@ -77,8 +77,8 @@ class SparseLinear(nn.Module):
         return {**self.__dict__, "_kernel": None}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[prefix + "weight"] = self.weight
+        super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
@@ -201,14 +201,15 @@ def steps(children: list[Any], kinds: tuple[str, ...]) -> list[Step]:
 def fits(x: Any, inputs: int) -> bool:
     """Whether a kernel can take an input as it is: a plain float32 tensor on the CPU that asks for no gradient."""
     return (
-        type(x) is Tensor
+        torch._C._get_tracing_state() is None
+        and not torch.compiler.is_compiling()
+        and type(x) is Tensor
         and x.dtype is torch.float32
         and x.is_cpu
         and x.dim() > 0
         and x.shape[-1] == inputs
         and not (x.requires_grad and torch.is_grad_enabled())
-        and not torch.compiler.is_compiling()
-        and torch._C._get_tracing_state() is None
+        and not x.is_neg()  # what x.imag can be: the memory has the other sign
     )
 
 
