@@ -39,6 +39,10 @@ class Example:
         """Every tensor in it by the name it has in messages, in the order in which exported programs take them."""
         return {name: leaf for name, leaf in _leaves(self.arguments.arguments) if isinstance(leaf, Tensor)}
 
+    def described(self) -> str:
+        """Its tensors in words."""
+        return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in self.tensors().items())
+
     def doubled(self) -> "Example":
         """The same with every tensor twice along its first dimension."""
 
