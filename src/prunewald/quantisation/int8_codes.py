@@ -1,6 +1,6 @@
 """Weights as int8 codes times scales: as trained quantisation learned them, as they lie in the weights, or rounded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -64,18 +64,24 @@ class Codes:
         named = self.model.named_parameters(remove_duplicate=False)
         self._names = {name: first.setdefault(id(param), name) for name, param in named}
 
-    def of(self, name: str, weight: Tensor) -> Coded | str:
-        """The codes of a parameter; where there are none, why."""
+    def of(self, name: str, weight: Tensor, *, turned: bool = False) -> Coded | str:
+        """The codes of a parameter, as (outputs, inputs); where there are none, why. `turned`: it is the other way."""
         if weight.dtype != torch.float32:
             return f"{str(weight.dtype).removeprefix('torch.')}: only float32 weights run as int8, model.float()"
         if not bool(torch.isfinite(weight).all()):
             return "has NaN or infinite weights"
         name = self._names.get(name, name)  # of tied weights, the first
         if self._trained is None:
+            weight = weight.t() if turned else weight
             return found(weight) or rounded(weight)
         if name in self._parts:
             return "only a part of it was quantised in training"
-        return self._trained.get(name, "was not quantised in training: it is no target of LinearValues")
+        coded = self._trained.get(name)
+        if coded is None:
+            return "was not quantised in training: it is no target of LinearValues"
+        if turned and coded.scales.numel() > 1:
+            return "has a scale for each input, and whole numbers need one for each output: per='target'"
+        return replace(coded, codes=coded.codes.t()) if turned else coded
 
 
 def _linear(source: Source, what: str) -> LinearValues | None:

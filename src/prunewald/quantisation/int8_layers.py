@@ -57,7 +57,7 @@ class Int8Linear(nn.Module):
         moved = fn(torch.empty(1))
         if moved.device.type != "cpu" or moved.dtype != torch.float32:
             raise RuntimeError(_MOVED.format(moved.dtype, moved.device))
-        return cast("Int8Linear", super()._apply(fn, recurse))
+        return cast("Int8Linear", super()._apply(fn, recurse))  # type: ignore[no-untyped-call]
 
 
 def _plain(x: Any) -> bool:

@@ -1,5 +1,6 @@
 """Nodes of ONNX in which onnxruntime computes with int8 weights: whole numbers all through, or float around them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +14,12 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Place:
-    """A node that multiplies by a weight: which of its inputs that is, and whether rows of the weight are columns."""
+    """A node that multiplies by a weight: by which parameter, and which way round."""
 
     node: Any
-    weight: str  # the initializer
-    param: str  # the parameter that it is
-    turned: bool  # (inputs, outputs)
+    param: str
+    turned: bool = False  # the node takes it as (inputs, outputs)
+    direct: bool = False  # and so it is in the model, as in Hugging Face's Conv1D
 
     @property
     def linear(self) -> bool:
@@ -40,6 +41,7 @@ class Place:
 class Writer:
     """New nodes and initializers, and what is already there."""
 
+    known: Mapping[str, Any]  # arrays
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
     _made: set[str] = field(default_factory=set)
@@ -79,39 +81,54 @@ def dynamic(place: Place, coded: Coded, writer: Writer) -> None:
         writer.node("Add", [scaled, place.bias], [out])
 
 
-def static(place: Place, coded: Coded, ranges: dict[str, Range], writer: Writer) -> None:
-    """QuantizeLinear and DequantizeLinear around the node and on its weight: onnxruntime takes them for int8 kernels."""
-    codes, scales, zero = _weight(place, coded, writer, turned=False)
+def static(place: Place, coded: Coded, ranges: Mapping[str, Range], writer: Writer) -> None:
+    """Nodes of quantisation around the node and on its weight, by which onnxruntime finds its int8 kernels."""
+    codes, scales, zero = _weight(place, coded, writer, place.turned)
     out = str(place.node.output[0])
-    axis = 1 if place.turned else 0
-    weight = writer.node("DequantizeLinear", [codes, scales, zero], [f"{codes}_float"], axis=axis)
-    x = rounded(place.x, ranges[place.x], writer)
+    weight = writer.node("DequantizeLinear", [codes, scales, zero], [f"{codes}_float"], axis=int(place.turned))
+    inputs = [rounded(place.x, ranges[place.x], writer), weight]
+    if place.bias:
+        inputs.append(_rounded_bias(place, coded, ranges[place.x], writer))
     inner = out if out not in ranges else f"{out}_exact"
-    writer.node(
-        place.node.op_type, [x, weight, *([place.bias] if place.bias else [])], [inner], **_attributes(place.node)
-    )
+    writer.node(place.node.op_type, inputs, [inner], **_attributes(place.node))
     if inner != out:
         rounded(inner, ranges[out], writer, out)
 
 
+def _rounded_bias(place: Place, coded: Coded, limits: Range, writer: Writer) -> str:
+    """A bias in steps of the products that it is added to, 32 bits: without it there is no kernel for a last layer."""
+    bias = writer.known.get(place.bias)
+    if bias is None or bias.ndim != 1:
+        return place.bias
+    scales = np.float32(_grid(limits)[0]) * np.broadcast_to(_numbers(coded.scales.reshape(-1)), bias.shape)
+    whole = np.clip(np.round(bias / scales.astype(np.float64)), -(2**31), 2**31 - 1).astype(np.int32)
+    name = f"{place.bias}_{place.node.output[0]}"
+    written = [writer.constant(f"{name}_codes", whole), writer.constant(f"{name}_scale", scales)]
+    return writer.node("DequantizeLinear", written, [f"{name}_float"], axis=0)
+
+
 def rounded(name: str, limits: Range, writer: Writer, out: str = "") -> str:
     """A value as uint8 and back, between these limits, which zero lies in."""
-    least, most = min(limits[0], 0.0), max(limits[1], 0.0)
-    scale = (most - least) / 255 or 1.0
+    scale, middle = _grid(limits)
     scales = writer.constant(f"{name}_int8_scale", np.float32(scale))
-    zero = writer.constant(f"{name}_int8_zero", np.uint8(round(min(255.0, max(0.0, -least / scale)))))
+    zero = writer.constant(f"{name}_int8_zero", np.uint8(middle))
     whole = writer.node("QuantizeLinear", [name, scales, zero], [f"{name}_int8"])
     return writer.node("DequantizeLinear", [whole, scales, zero], [out or f"{name}_back"])
 
 
+def _grid(limits: Range) -> tuple[float, int]:
+    """The scale of uint8 between two limits, and where zero is."""
+    least, most = min(limits[0], 0.0), max(limits[1], 0.0)
+    scale = (most - least) / 255 or 1.0
+    return scale, round(min(255.0, max(0.0, -least / scale)))
+
+
 def _weight(place: Place, coded: Coded, writer: Writer, turned: bool) -> tuple[str, str, str]:
-    """The names of codes, scales and zero points; `turned`: as (inputs, outputs), whatever the node takes."""
+    """The names of codes, scales and zero points; `turned`: as (inputs, outputs)."""
     codes, scales = _numbers(coded.codes), _numbers(coded.scales.reshape(-1))
-    one = place.turned or turned
-    kind = f"{place.param}_codes" + ("_turned" if one else "")
     scales = scales if coded.scales.numel() > 1 else scales[0]
     return (
-        writer.constant(kind, codes.T if one else codes),
+        writer.constant(f"{place.param}_codes" + "_turned" * turned, codes.T if turned else codes),
         writer.constant(f"{place.param}_scale", scales),
         writer.constant(f"{place.param}_zero", np.zeros_like(scales, np.int8)),
     )

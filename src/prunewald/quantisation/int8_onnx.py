@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from prunewald.export.comparing import compared
 from prunewald.export.example_inputs import Example, Inputs
 from prunewald.export.onnx_file import Written, run, session_of, written
+from prunewald.export.onnx_graph import graphs
 from prunewald.model.calibration import Calibration
 from prunewald.quantisation.int8_codes import Coded, Codes, Source
 from prunewald.quantisation.int8_nodes import Place, Range, Writer, dynamic, static
@@ -28,8 +29,8 @@ _STATIC = "static"
 class Int8File:
     """What `to_onnx` wrote. Prints as a table.
 
-    `layers` has every product by a weight: its `way` is "dynamic" (inputs are rounded as they come), "static" (in ranges
-    from calibration data), or empty where it stays float. `difference` is that of the file's outputs from the model's.
+    `layers` has every product by a weight: its `way` is "dynamic" (inputs are rounded as they come), "static" (in
+    ranges from calibration data), or empty where it stays float. `difference` is that of outputs from the model's.
     """
 
     layers: tuple[Int8Layer, ...]
@@ -78,8 +79,8 @@ def to_onnx(
     Pruner or model, weights that are whole numbers of a scale are written so too, and all others are rounded, each row
     by itself. `inputs`, `dynamic_shapes` and `opset` are those of `export.to_onnx`.
 
-    - Without `data`, linear layers round their inputs as they come, and convolutions stay float: onnxruntime has no fast
-      kernel for them in that form.
+    - Without `data`, linear layers round their inputs as they come, and convolutions stay float: onnxruntime is no
+      faster with them in that form.
     - `data`: batches of inputs, as everywhere here; what each layer is given is then rounded in one range for all of
       them, from its smallest to its largest value there (`percentile=99.9` leaves out a tenth of a percent of them), by
       QuantizeLinear and DequantizeLinear. Convolutions run as int8 too.
@@ -92,14 +93,17 @@ def to_onnx(
     with torch.no_grad():
         made = written(codes.model, inputs, dynamic_shapes, opset)
         places = _places(made.proto, codes.model)
-        if not places:
-            raise ValueError("the model has no linear layer and no convolution that could run as int8")
         chosen, lines = _chosen(places, codes, data is not None)
+        if not chosen:
+            reasons = "; ".join(sorted({f"{line.name!r}: {line.reason}" for line in lines})[:3])
+            raise ValueError(
+                f"no weight of the model can run as int8 ({reasons or 'it has none'}): nothing was written"
+            )
         ranges = {} if data is None else _ranges(made, codes.model, chosen, data, percentile)
         _write_(made.proto, chosen, ranges)
     content = made.proto.SerializeToString()
     floats = {name: tensor for name, tensor in made.outputs.items() if tensor.is_floating_point()}
-    difference = compared(run(session_of(content), made.example), floats, tolerance, "onnxruntime's int8")
+    difference = compared(run(session_of(content), made.example), floats, tolerance, "the int8 file")
     with replacing(path) as file:
         file.write(content)
     return Int8File(tuple(lines), difference, len(content))
@@ -111,18 +115,23 @@ def _places(proto: Any, model: nn.Module) -> list[Place]:
 
     constants = {one.name: one for one in proto.graph.initializer}
     params = {name: param.detach() for name, param in model.named_parameters() if param.dim() > 1}
+    first = {id(model.get_parameter(name)): name for name in params}
+    every = model.named_parameters(remove_duplicate=False)  # torch may call a tied weight by any of its names
+    names = {name: first[id(param)] for name, param in every if id(param) in first}
+    # Weights that are large, or read twice, are turned by a node.
+    flips = {str(one.output[0]): str(one.input[0]) for one in proto.graph.node if one.op_type == "Transpose"}
     found = []
     for node in proto.graph.node:
-        at = node.input[1] if node.op_type in ("Gemm", "MatMul", "Conv") else ""
-        if at not in constants:
-            continue
-        if at in params:
-            found.append(Place(node, at, at, node.op_type == "MatMul" or not _attribute(node, "transB", 1)))
-        elif node.op_type == "MatMul":
+        at = str(node.input[1]) if node.op_type in ("Gemm", "MatMul", "Conv") else ""
+        turned = node.op_type == "MatMul" or (node.op_type == "Gemm" and not _attribute(node, "transB"))
+        if at in names and at in constants:
+            found.append(Place(node, names[at], turned, direct=turned))
+        elif turned and (name := names.get(flips.get(at, ""), "")) and params[name].dim() == 2:
+            found.append(Place(node, name, turned))
+        elif turned and at in constants:
             array = torch.from_numpy(numpy_helper.to_array(constants[at]).copy())
             name = next((name for name, param in params.items() if _turned(param, array)), "")
-            if name:
-                found.append(Place(node, at, name, True))
+            found += [Place(node, name, turned)] if name else []
     return found
 
 
@@ -133,19 +142,24 @@ def _turned(param: Tensor, array: Tensor) -> bool:
 def _chosen(places: list[Place], codes: Codes, ranged: bool) -> tuple[list[tuple[Place, Coded]], list[Int8Layer]]:
     """The places that become int8, and the lines of the report on all."""
     params = dict(codes.model.named_parameters())
-    chosen, lines = [], []
+    lines = {name: _line(name, param) for name, param in params.items() if param.dim() > 1}
+    chosen = []
     for place in places:
-        weight = params[place.param].detach()
-        zeros = 1 - int(torch.count_nonzero(weight)) / max(1, weight.numel())
-        line = Int8Layer(place.param, tuple(weight.shape), zeros)
-        coded = _refused(place, ranged) or codes.of(place.param, weight)
+        weight, line = params[place.param].detach(), lines[place.param]
+        coded = _refused(place, ranged) or codes.of(place.param, weight, turned=place.direct)
         if isinstance(coded, str):
-            lines.append(replace(line, reason=coded))
+            lines[place.param] = replace(line, reason=coded)
         else:
             way = _STATIC if ranged else _DYNAMIC
-            lines.append(replace(line, codes=coded.origin, error=coded.error, way=way, reason=""))
+            lines[place.param] = replace(line, codes=coded.origin, error=coded.error, way=way, reason="")
             chosen.append((place, coded))
-    return chosen, lines
+    return chosen, [*lines.values()]
+
+
+def _line(name: str, weight: Tensor) -> Int8Layer:
+    zeros = 1 - int(torch.count_nonzero(weight)) / max(1, weight.numel())
+    reason = "no linear layer or convolution of the file multiplies by it"
+    return Int8Layer(name, tuple(weight.shape), zeros, reason=reason)
 
 
 def _refused(place: Place, ranged: bool) -> str:
@@ -158,22 +172,27 @@ def _refused(place: Place, ranged: bool) -> str:
 
 def _write_(proto: Any, chosen: list[tuple[Place, Coded]], ranges: Mapping[str, Range]) -> None:
     """Put the new nodes where the old ones were, and drop the weights that nothing reads any more."""
-    writer = Writer()
+    from onnx.numpy_helper import to_array
+
+    biases = {place.bias for place, _ in chosen}
+    writer = Writer({one.name: to_array(one) for one in proto.graph.initializer if one.name in biases})
     by_output = {str(place.node.output[0]): (place, coded) for place, coded in chosen}
     for node in list(proto.graph.node):
         if node.output and node.output[0] in by_output:
             place, coded = by_output[node.output[0]]
             if ranges:
-                static(place, coded, dict(ranges), writer)
+                static(place, coded, ranges, writer)
             else:
                 dynamic(place, coded, writer)
         else:
             writer.nodes.append(node)
-    nodes = [one for one in writer.nodes]
-    read = {name for node in nodes for name in node.input} | {one.name for one in proto.graph.output}
+    del proto.graph.node[:]
+    read = {name for node in writer.nodes for name in node.input}
+    proto.graph.node.extend(one for one in writer.nodes if one.op_type != "Transpose" or one.output[0] in read)
+    read = {name for graph in graphs(proto.graph) for node in graph.node for name in node.input}
+    read |= {one.name for one in proto.graph.output}
     kept = [one for one in proto.graph.initializer if one.name in read]
-    del proto.graph.node[:], proto.graph.initializer[:]
-    proto.graph.node.extend(nodes)
+    del proto.graph.initializer[:]
     proto.graph.initializer.extend([*kept, *writer.constants.values()])
 
 
@@ -193,11 +212,16 @@ def _ranges(
     found: dict[str, list[Range]] = {name: [] for name in names}
     for batch in Calibration(data, model, passes=1):
         example = Example(inspect.signature(model.forward).bind(*batch.args, **batch.kwargs))
-        values = run(session, example)
+        try:
+            values = run(session, example)
+        except Exception as error:  # onnxruntime's own classes, which are not public
+            said = str(error).splitlines()[0]
+            raise ValueError(f"data: onnxruntime cannot take a batch of {example.described()} ({said})") from error
         fed = dict(zip((one.name for one in session.get_inputs()), example.tensors().values(), strict=True))
         for name, limits in found.items():
             array = (values[name] if name in values else fed[name]).numpy()
-            limits.append(tuple(np.percentile(array, [100 - percentile, percentile]).tolist()))  # type: ignore[arg-type]
+            least, most = np.percentile(array, [100 - percentile, percentile]).tolist()
+            limits.append((least, most))
     whole = percentile == 100
     return {
         name: (
@@ -209,5 +233,5 @@ def _ranges(
     }
 
 
-def _attribute(node: Any, name: str, missing: int) -> int:
-    return next((int(one.i) for one in node.attribute if one.name == name), missing)
+def _attribute(node: Any, name: str) -> int:
+    return next((int(one.i) for one in node.attribute if one.name == name), 0)

@@ -82,7 +82,7 @@ class Int8Report:
         if not errors:
             return []
         return [
-            f"{len(errors)} weights were rounded to int8 here, without training, each row by itself: at most "
+            f"{len(errors)} of the weights rounded to int8 here, without training, each row by itself: at most "
             f"{max(errors):.2%} of a weight's norm is lost; LinearValues trains with the rounded weights instead"
         ]
 

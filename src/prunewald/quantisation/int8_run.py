@@ -63,11 +63,16 @@ def _check(model: nn.Module) -> None:
     devices = {str(param.device) for param in model.parameters() if param.device.type != "cpu"}
     if devices:
         raise ValueError(f"the model is on {', '.join(sorted(devices))}, and run_int8() is for a CPU: model.cpu()")
-    if not any(_linear(module) for module in model.modules()):
+    layers: list[Any] = [module for module in model.modules() if _linear(module)]
+    if not layers:
         raise ValueError(
             "the model has no nn.Linear, and torch has int8 kernels for these alone: quantisation.to_onnx() runs "
             "convolutions as int8 too"
         )
+    kinds = {layer.weight.dtype for layer in layers}
+    if torch.float32 not in kinds:
+        named = ", ".join(sorted(str(kind) for kind in kinds))
+        raise ValueError(f"the linear layers of the model are {named}, and only float32 runs as int8: model.float()")
 
 
 def _linear(module: nn.Module) -> bool:
@@ -167,7 +172,8 @@ def _judged(dense: nn.Module, made: nn.Module, lines: list[Int8Layer], example: 
     }
     report = Int8Report(lines, torch.get_num_threads(), example.described(), False, 0.0)
     if not any(line.way for line in lines):
-        return replace(report, reason="no layer was faster as int8")
+        tried = any(line.dense for line in lines)
+        return replace(report, reason="no layer was faster as int8" if tried else "no layer could be tried as int8")
     wanted, got = (named_tensors(call())[0] for call in calls.values())
     floats = [name for name, tensor in wanted.items() if tensor.is_floating_point()]
     difference = max((relative(got[name], wanted[name]) for name in floats), default=0.0)
