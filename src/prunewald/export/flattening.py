@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 
 def named_tensors(returned: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -56,10 +57,10 @@ def _flat(inside: nn.Module) -> Any:
     @functools.wraps(inside.forward)
     def forward(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
         found, _ = named_tensors(inside(*args, **kwargs))
-        seen: set[int] = set()
+        seen = {id(one) for one in pytree.tree_leaves((args, kwargs))}
         every = []
-        for tensor in found.values():
-            every.append(tensor.clone() if id(tensor) in seen else tensor)  # of an output that comes twice, a second
+        for tensor in found.values():  # of an input that is an output, or an output that comes twice, a copy
+            every.append(tensor.clone() if id(tensor) in seen else tensor)
             seen.add(id(tensor))
         return tuple(every)
 

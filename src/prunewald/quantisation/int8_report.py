@@ -1,7 +1,7 @@
 """What runs as int8, and why: data, and a table for a terminal or a notebook."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
@@ -29,7 +29,6 @@ class Int8Layer:
     int8: float | None = None
     difference: float | None = None
     reason: str = ""
-    tried: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def faster(self) -> float | None:

@@ -1,4 +1,4 @@
-"""A model and an example in, a copy whose linear layers run by torch's int8 kernels, where that is faster, out."""
+"""A model and an example in, a copy whose linear layers run by torch's int8 kernel, where that is faster, out."""
 
 import copy
 import statistics
@@ -14,13 +14,13 @@ from prunewald.export.example_inputs import Example, Inputs, as_example
 from prunewald.export.flattening import named_tensors
 from prunewald.pruning.noticing import ModelHook
 from prunewald.quantisation.int8_codes import Coded, Codes, Source
-from prunewald.quantisation.int8_layers import WAYS, Int8Linear
+from prunewald.quantisation.int8_layers import Int8Linear
 from prunewald.quantisation.int8_report import Int8Layer, Int8Report
 from prunewald.sparse.recorded import Met, record
 from prunewald.sparse.stopwatch import Times, clearly_faster, race
 from prunewald.util.arguments import real
 
-_FLOAT = "float"
+_FLOAT, _INT8 = "float", "int8"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -39,10 +39,10 @@ def run_int8(source: Source, example_inputs: Inputs, *, margin: float = 0.05, to
     Pruner or model, weights that are whole numbers of a scale, as in a file of such a model, run so too; all others are
     rounded, each row by itself, and the report says at what error.
 
-    Every way is measured on `example_inputs` (a tensor, a tuple of what the model is called with, or a dict by
-    keyword) at torch's present number of threads, and a layer is replaced only where that is faster by more than
-    `margin` and its outputs are within `tolerance` of the same weights' in float, of the largest; in the end so is the
-    whole. Inputs of layers are rounded as they come: to int8, by the largest of each row, or to bfloat16.
+    Layers are measured on `example_inputs` (a tensor, a tuple of what the model is called with, or a dict by keyword)
+    at torch's present number of threads, and replaced only where that is faster by more than `margin` and outputs are
+    within `tolerance` of the same weights' in float, of the largest; in the end so is the whole. Inputs of layers are
+    rounded to int8 as they come, each row by its largest.
 
     `print(fast.report)` shows what was chosen, and why. The model is untouched.
     """
@@ -118,12 +118,18 @@ def _tried(name: str, module: Any, met: Met | None, codes: Codes, terms: _Terms)
     if isinstance(coded, str):
         return replace(line, reason=coded), None
     line = replace(line, codes=coded.origin, error=coded.error)
-    ways = {way: Int8Linear(coded, module.bias, way) for way in WAYS}
-    module = _same(module, coded)
-    wanted = module(met.x)
-    differences = {way: relative(layer(met.x), wanted) for way, layer in ways.items()}
-    times = _timed({_FLOAT: module, **ways}, met.x)
-    return _chosen(line, times, differences, ways, terms)
+    made, module = Int8Linear(coded, module.bias), _same(module, coded)
+    difference = relative(made(met.x), module(met.x))
+    times = _timed({_FLOAT: module, _INT8: made}, met.x)
+    dense, int8 = (statistics.median(times[way]) for way in (_FLOAT, _INT8))
+    line = replace(line, dense=dense, int8=int8, difference=difference)
+    if not difference <= terms.tolerance:
+        reason = f"its outputs differ by more than tolerance={terms.tolerance!r}"
+    elif not clearly_faster(times, _FLOAT, _INT8, terms.margin):
+        reason = f"not clearly faster: int8 takes {int8 / dense:.2f} of float"
+    else:
+        return replace(line, way=_INT8, reason="faster"), made
+    return replace(line, reason=reason), None
 
 
 def _refused(module: Any, met: Met | None) -> str:
@@ -146,29 +152,11 @@ def _same(module: nn.Linear, coded: Coded) -> nn.Linear:
     return same
 
 
-def _chosen(
-    line: Int8Layer, times: Times, differences: dict[str, float], ways: dict[str, Int8Linear], terms: _Terms
-) -> tuple[Int8Layer, Int8Linear | None]:
-    tried = {name: statistics.median(seen) for name, seen in times.items()}
-    dense = tried.pop(_FLOAT)
-    right = [way for way in tried if differences[way] <= terms.tolerance]
-    best = min(right or tried, key=tried.__getitem__)
-    wins = best in right and clearly_faster(times, _FLOAT, best, terms.margin)
-    if wins:
-        reason = f"the fastest of {len(right)} ways"
-    elif not right:
-        reason = f"its outputs differ by more than tolerance={terms.tolerance!r}"
-    else:
-        reason = f"not clearly faster: the best, {best}, takes {tried[best] / dense:.2f} of float"
-    made = replace(line, way=best if wins else "", dense=dense, int8=tried[best], difference=differences[best])
-    return replace(made, reason=reason, tried=tried), ways[best] if wins else None
-
-
 def _judged(dense: nn.Module, made: nn.Module, lines: list[Int8Layer], example: Example, terms: _Terms) -> Int8Report:
     """The whole, beside itself in float."""
     calls: dict[str, Callable[[], Any]] = {
         name: lambda model=model: model(*example.args, **example.kwargs)  # type: ignore[misc]
-        for name, model in ((_FLOAT, dense), ("int8", made))
+        for name, model in ((_FLOAT, dense), (_INT8, made))
     }
     report = Int8Report(lines, torch.get_num_threads(), example.described(), False, 0.0)
     if not any(line.way for line in lines):
@@ -180,11 +168,11 @@ def _judged(dense: nn.Module, made: nn.Module, lines: list[Int8Layer], example: 
     with torch.inference_mode():
         times = race(calls, _FLOAT)
     seconds = {name: statistics.median(seen) for name, seen in times.items()}
-    report = replace(report, difference=difference, dense=seconds[_FLOAT], int8=seconds["int8"])
+    report = replace(report, difference=difference, dense=seconds[_FLOAT], int8=seconds[_INT8])
     if not difference <= terms.tolerance:
         reason = f"its outputs differ by {difference:.2g} of the largest, above tolerance={terms.tolerance!r}"
         return replace(report, reason=reason)
-    faster = clearly_faster(times, _FLOAT, "int8", terms.margin)
+    faster = clearly_faster(times, _FLOAT, _INT8, terms.margin)
     return replace(report, replaced=faster, reason="" if faster else "as a whole it was not clearly faster as int8")
 
 
