@@ -27,6 +27,7 @@ LAYERS = (
     "companions",
     "export",
     "refitting",
+    "sparse",
     "pruner",
     "sparse",
     "quantisation",
