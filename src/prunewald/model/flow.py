@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from prunewald.model.units import LOOSE, Ids, Units
+from prunewald.model.coupling import LOOSE, Ids, Units
 
 Axis: TypeAlias = Ids | None  # None: no position of it can go
 Turns: TypeAlias = dict[tuple[int, int], int]  # by view, and the axis it cuts: which of its new axes has the units

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from prunewald.model.flow import Cut, Flow, Listener, Turns, UntraceableError, tensors
 from prunewald.model.groups import Group, Member
 from prunewald.model.modules import evaluating, plain
-from prunewald.model.units import Units
+from prunewald.model.coupling import Units
 
 _PASSES = 8
 

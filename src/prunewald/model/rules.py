@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from prunewald.model.flow import Axis, Flow, Meeting, tensors
-from prunewald.model.units import LOOSE, Ids
+from prunewald.model.coupling import LOOSE, Ids
 
 Put: TypeAlias = Callable[[Any], None]
 Rule: TypeAlias = Callable[[Flow, Any, tuple[Any, ...], Mapping[str, Any]], Put]
