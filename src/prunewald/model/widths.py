@@ -21,6 +21,7 @@ from prunewald.model.flow import Cut
 Widths: TypeAlias = dict[str, dict[str, int]]  # by module: its attributes
 _RECORD = "prunewald_widths"
 CONFIG = "config"  # where the entries of a Hugging Face configuration are, beside the modules
+_SHORT = ("h", "nh", "n_h")
 _WHOLE = ("all_head_size", "split_size", "inner_dim", "inner_size", "qkv_dim", "attn_dim", "attention_dim")
 
 
@@ -134,7 +135,7 @@ def widths_after(model: nn.Module, cuts: Iterable[Cut], goes: Callable[[Ids], ND
         for key, value in vars(module).items():
             if type(value) is not int:
                 continue
-            heads = "head" in key and "dim" not in key and "size" not in key
+            heads = key in _SHORT or ("head" in key and "dim" not in key and "size" not in key)
             if value == len(part) and (heads or "split" in key):
                 found.setdefault(name, {})[key] = int((~part).sum())
             elif value == len(whole) and key in _WHOLE:
