@@ -46,7 +46,8 @@ def narrow_(model: nn.Module, kept: Mapping[str, Sequence[Tensor | None]]) -> No
     Parameters stay the same objects, so what holds them holds them still.
     """
     places: dict[int, tuple[Tensor, Sequence[Tensor | None]]] = {}
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    named = dict(model.named_parameters(remove_duplicate=False))
+    named |= dict(model.named_buffers(remove_duplicate=False))
     for name, axes in kept.items():
         places[id(named[name])] = named[name], axes
     layers = [m for m in model.modules() if any(id(x) in places for x in own_tensors(m))]
@@ -114,9 +115,23 @@ def _resize_(module: Any, groups: int, rows: int) -> None:
 def set_widths_(model: nn.Module, widths: Widths) -> None:
     """Set attributes of modules, and entries of the configuration."""
     for name, own in widths.items():
-        module: Any = model.get_submodule(name) if name != CONFIG else vars(model)["config"]
+        place = _place(model, name)
         for key, value in own.items():
-            setattr(module, key, value)
+            setattr(place, key, value)
+
+
+def unfit_widths(model: nn.Module, widths: Widths) -> list[str]:
+    """What a model has not that is among widths, in words: they are numbers that are there already, and no more."""
+    found = []
+    for name, own in widths.items():
+        there = vars(_place(model, name) or nn.Module())
+        found += [f"{name}.{key}" for key in own if type(there.get(key)) is not int]
+    return [f"the file has the width {one!r}, which is no number in the model" for one in found]
+
+
+def _place(model: nn.Module, name: str) -> Any:
+    """Where widths are: a module, or the configuration; None where there is none."""
+    return vars(model).get(CONFIG) if name == CONFIG else dict(model.named_modules()).get(name)
 
 
 def widths_after(model: nn.Module, cuts: Iterable[Cut], goes: Callable[[Ids], NDArray[np.bool_]]) -> Widths:
