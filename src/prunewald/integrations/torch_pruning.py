@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from prunewald.core.units import reduced, row_sums
+from prunewald.core.unit_sums import reduced, row_sums
 from prunewald.integrations.framework import framework
 from prunewald.model.layouts import Layout
 from prunewald.pruner import Pruner

@@ -47,8 +47,13 @@ def _times(module: Any, args: tuple[Any, ...], output: Any) -> Iterator[tuple[Te
         yield module.weight, output.numel() // module.out_channels
     elif isinstance(module, _TRANSPOSED) and args:
         yield module.weight, args[0].numel() // module.in_channels
+    elif isinstance(module, nn.MultiheadAttention):
+        asked = output[0].numel() // module.embed_dim  # by cross attention the inputs of keys may be more or fewer
+        names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+        found = (module._parameters[name] for name in names)
+        yield from ((param, asked) for param in (*found, module.out_proj.weight) if param is not None)
     elif isinstance(module, nn.RNNBase) and args:
-        steps = getattr(args[0], "data", args[0]).numel() // module.input_size
+        steps = args[0].data.numel() // module.input_size  # of a packed sequence too
         yield from ((param, steps) for name, param in module.named_parameters(recurse=False) if "weight" in name)
 
 
