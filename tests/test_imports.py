@@ -28,6 +28,7 @@ LAYERS = (
     "export",
     "refitting",
     "pruner",
+    "shrinking",
     "quantisation",
     "strategies",
     "integrations",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from prunewald.lab.showing import page
     from prunewald.refitting import refit
+    from prunewald.shrinking import shrink
     from prunewald.storage import PackedFileError, load, save
     from prunewald.strategies.surgery import Surgery
 
@@ -73,6 +74,7 @@ __all__ = [
     "refit",
     "register_layout",
     "save",
+    "shrink",
     "statistics",
     "strategies",
     "tau",
@@ -83,7 +85,7 @@ __all__ = [
 
 # Where the names are that are loaded when asked for; all others of the list above are modules.
 _LATE = {"PackedFileError": "storage", "Surgery": "strategies.surgery", "load": "storage", "save": "storage"}
-_LATE |= {"page": "lab.showing", "refit": "refitting"}
+_LATE |= {"page": "lab.showing", "refit": "refitting", "shrink": "shrinking"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from prunewald.model.coupling import LOOSE, Ids, Units
 
 Axis: TypeAlias = Ids | None  # None: no position of it can go
+Put: TypeAlias = Callable[[Any], None]
 Turns: TypeAlias = dict[tuple[int, int], int]  # by view, and the axis it cuts: which of its new axes has the units
 
 
@@ -32,9 +33,7 @@ class Meeting:
     axis: int
     x: Tensor
     x_axis: int
-    kind: str  # "linear", "convolution", or "other"
-    bias: Tensor | None
-    padded: bool
+    bias: str | None  # what a constant input can be added to: the bias, where it is the same at all places
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,22 @@ class Cut:
 class Listener(Protocol):
     """What looks on."""
 
+    def start(self, inputs: Sequence[Tensor]) -> None:
+        """Told at the beginning of a pass."""
+
     def meets(self, meeting: Meeting) -> None:
         """Told before a layer reads."""
 
-    def done(self, kind: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
-        """Told after every operation."""
+    def before(self, kind: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Put | None:
+        """Told before every operation; what it returns is told of the result."""
 
 
 class Flow(TorchDispatchMode):
     """Follows the units of named tensors through whatever runs inside it."""
 
-    def __init__(self, named: Mapping[str, Tensor], units: Units, turns: Turns, listener: Any = None) -> None:
+    def __init__(
+        self, named: Mapping[str, Tensor], units: Units, turns: Turns, listener: Listener | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.units, self.turns, self.listener = units, turns, listener
         self.places: list[str] = []  # the modules that run now, the innermost last
@@ -90,6 +94,8 @@ class Flow(TorchDispatchMode):
         for x in inputs:
             if x.is_floating_point():
                 self._labels[x] = [None] * x.dim()
+        if self.listener is not None:
+            self.listener.start(inputs)
 
     def leave(self, outputs: Sequence[Tensor]) -> None:
         """Outputs of the model: they keep their shape."""
@@ -182,7 +188,7 @@ class Flow(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run an operation, and carry the numbers on."""
-        from prunewald.model.rules import kind_of, rule
+        from prunewald.model.rules import rule
 
         self._count += 1
         given = dict(kwargs or {})
@@ -193,20 +199,21 @@ class Flow(TorchDispatchMode):
                 f"what the model computes decides what it does next (a number is read from a tensor{self.at()}), so it "
                 "cannot be followed: leave such a branch out of forward(), or shrink the part before or after it"
             )
-        before: Callable[..., Any] | None = rule(kind, func)
-        put = (
-            None
-            if not followed
-            else before(self, func, args, given)
-            if before is not None
-            else unknown(self, kind, followed)
-        )
+        puts: list[Put | None] = [] if self.listener is None else [self.listener.before(kind, func, args, given)]
+        if followed:
+            own: Callable[..., Put] | None = rule(kind, func)
+            puts.append(unknown(self, kind, followed) if own is None else own(self, func, args, given))
         out = func(*args, **given)
-        if put is not None:
-            put(out)
-        if self.listener is not None:
-            self.listener.done(kind, func, args, given, out)
+        for put in puts:
+            if put is not None:
+                put(out)
         return out
+
+
+def kind_of(func: Any) -> str:
+    """The name of an operation, the same in place or not."""
+    name: str = func._overloadpacket.__name__
+    return name.rstrip("_") if not name.startswith("__") else name
 
 
 def tensors(tree: Any) -> list[Tensor]:
@@ -218,7 +225,7 @@ def tensors(tree: Any) -> list[Tensor]:
     return [x for one in tree for x in tensors(one)] if isinstance(tree, list | tuple) else []
 
 
-def unknown(flow: Flow, kind: str, followed: Sequence[Tensor]) -> Callable[[Any], None]:
+def unknown(flow: Flow, kind: str, followed: Sequence[Tensor]) -> Put:
     """An operation that is not known: nothing that comes to it can go."""
     for x in followed:
         flow.fix(x, f"torch's {kind}, which is not known here, takes it{flow.at()}")

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from prunewald.model.coupling import Units
 from prunewald.model.flow import Cut, Flow, Listener, Turns, UntraceableError, tensors
 from prunewald.model.groups import Group, Member
 from prunewald.model.modules import evaluating, plain
-from prunewald.model.coupling import Units
 
 _PASSES = 8
 
@@ -47,7 +47,7 @@ def follow(model: nn.Module, example_inputs: Any, listener: Listener | None = No
     for _ in range(_PASSES):
         units = Units()
         flow = Flow(named, units, turns, listener)
-        with _placed(inside, flow):
+        with placed(inside, flow.places):
             outputs = run(inside, example_inputs, flow)
         flow.leave(tensors(outputs))
         if not flow.again:
@@ -108,15 +108,15 @@ def _plainly() -> Iterator[None]:
 
 
 @contextmanager
-def _placed(model: nn.Module, flow: Flow) -> Iterator[None]:
-    """Inside, the flow knows which module runs."""
+def placed(model: nn.Module, places: list[str]) -> Iterator[None]:
+    """Inside, a list has the names of the modules that run, the innermost last."""
     handles = []
 
     def leave(*_: Any) -> None:
-        flow.places.pop()
+        places.pop()
 
     for name, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(lambda *_, at=name: flow.places.append(at)))
+        handles.append(module.register_forward_pre_hook(lambda *_, at=name: places.append(at)))
         handles.append(module.register_forward_hook(leave))
     try:
         yield

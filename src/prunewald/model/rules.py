@@ -10,87 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prunewald.model.flow import Axis, Flow, Meeting, tensors
-from prunewald.model.coupling import LOOSE, Ids
+from prunewald.model.flow import Axis, Flow, Meeting, Put, kind_of, tensors
+from prunewald.model.moving import MOVED, joined, moved
 
-Put: TypeAlias = Callable[[Any], None]
 Rule: TypeAlias = Callable[[Flow, Any, tuple[Any, ...], Mapping[str, Any]], Put]
 
-_SAME: tuple[str, ...] = (
-    "clone",
-    "detach",
-    "alias",
-    "_to_copy",
-    "lift_fresh",
-    "lift",
-    "contiguous",
-    "copy",
-    "native_dropout",
-    "dropout",
-)
-_SAME += ("_prelu_kernel", "masked_fill", "tril", "triu", "fill", "zero", "bernoulli", "to", "where")
-_VIEWS = ("view", "_unsafe_view", "reshape", "_reshape_copy", "_reshape_alias")
-_MOVED: tuple[str, ...] = (
-    *_VIEWS,
-    "t",
-    "transpose",
-    "permute",
-    "unsqueeze",
-    "squeeze",
-    "select",
-    "slice",
-    "split",
-    "split_with_sizes",
-)
-_MOVED += (
-    "unbind",
-    "chunk",
-    "flip",
-    "roll",
-    "narrow",
-    "index",
-    "index_select",
-    "expand",
-    "repeat",
-    "unfold",
-    "movedim",
-)
-_MOVED += ("constant_pad_nd", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "diagonal", "unsafe_split")
-_REDUCED: tuple[str, ...] = (
-    "mean",
-    "sum",
-    "amax",
-    "amin",
-    "max",
-    "min",
-    "var",
-    "std",
-    "var_mean",
-    "std_mean",
-    "prod",
-    "any",
-    "all",
-    "norm",
-)
-_REDUCED += ("argmax", "argmin", "logsumexp", "linalg_vector_norm", "median", "count_nonzero")
-_ALONG: tuple[str, ...] = (
-    "_softmax",
-    "_log_softmax",
-    "_safe_softmax",
-    "softmax",
-    "log_softmax",
-    "cumsum",
-    "cumprod",
-    "sort",
-    "topk",
-)
+_SAME = "clone detach alias _to_copy lift_fresh lift contiguous copy native_dropout dropout _prelu_kernel masked_fill"
+_SAME += " tril triu fill zero bernoulli to where"
+_REDUCED = "mean sum amax amin max min var std var_mean std_mean prod any all norm argmax argmin logsumexp median"
+_REDUCED += " linalg_vector_norm count_nonzero"
+_ALONG = "_softmax _log_softmax _safe_softmax softmax log_softmax cumsum cumprod sort topk"
+_BATCH_NORMS = "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_no_update"
+_BATCH_NORMS += " _native_batch_norm_legit_no_training _batch_norm_with_update"
 _POOLED = {"1d": 1, "2d": 2, "3d": 3}
-
-
-def kind_of(func: Any) -> str:
-    """The name of an operation, the same in place or not."""
-    name: str = func._overloadpacket.__name__
-    return name.rstrip("_") if not name.startswith("__") else name
 
 
 def rule(kind: str, func: Any) -> Rule | None:
@@ -99,7 +31,7 @@ def rule(kind: str, func: Any) -> Rule | None:
         return _RULES[kind]
     if torch.Tag.pointwise in func.tags:
         return pointwise
-    return spatial if _spatial(kind) else None
+    return spatial if is_spatial(kind) else None
 
 
 # ---- position by position ------------------------------------------------------------------------------------------
@@ -132,128 +64,13 @@ def met(flow: Flow, given: Sequence[Tensor]) -> list[Axis]:
     return found
 
 
-# ---- moved about ---------------------------------------------------------------------------------------------------
-
-
-def moved(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Put:
-    """What comes from where is asked of the operation itself, by moving coordinates."""
-    source: Tensor = args[0]
-    kind, labels, name = kind_of(func), flow.labels(source), flow.parameter(source)
-
-    def put(out: Any) -> None:
-        several = [out] if isinstance(out, Tensor) else list(out)
-        found: list[list[Axis]] = [[None] * x.dim() for x in several]
-        for at, ids in enumerate(labels):
-            if ids is None or (source.shape[at] == 1 and len(several) == 1 and kind in ("expand", "squeeze")):
-                continue
-            coordinates = _coordinates(func, kind, source, at, args, kwargs, out)
-            for own, where in zip(found, coordinates, strict=True):
-                _carry(flow, ids, at, where, own)
-        if kind == "expand":
-            grown = [None] * (out.dim() - source.dim()) + list(source.shape)
-            for at, (old, new) in enumerate(zip(grown, out.shape, strict=True)):
-                if old in (None, 1) and new > 1:
-                    found[0][at] = np.full(new, LOOSE)
-        for x, own in zip(several, found, strict=True):
-            flow.put(x, own)
-            flow.own(x, name)
-
-    return put
-
-
-def _coordinates(
-    func: Any, kind: str, source: Tensor, at: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
-) -> list[Tensor]:
-    """Where along an axis of the source each position of the results comes from; -1 where from nowhere."""
-    shape = [1] * source.dim()
-    shape[at] = source.shape[at]
-    line = torch.arange(source.shape[at], dtype=torch.float32 if "shuffle" in kind else torch.int32)
-    whole = line.to(source.device).view(shape).expand(source.shape)
-    if kind in _VIEWS:
-        return [whole.reshape(out.shape)]
-    if kind == "constant_pad_nd":
-        return [func(whole, args[1], -1)]
-    moved = func(whole, *args[1:], **kwargs)
-    return [moved] if isinstance(moved, Tensor) else list(moved)
-
-
-def _carry(flow: Flow, ids: Ids, at: int, where: Tensor, found: list[Axis]) -> None:
-    """Give the axis of a result that has the units of one axis of the source their numbers."""
-    places = where.cpu().numpy().astype(np.int64)
-    numbers = flow.units.roots(ids)[np.maximum(places, 0)]
-    if (places < 0).any():
-        numbers = np.where(places < 0, nothing := flow.units.fresh(1), numbers)
-        flow.units.fix(nothing, f"it is padded with zeros{flow.at()}")
-    axes = [j for j, size in enumerate(numbers.shape) if size > 1 and (numbers != numbers.take([0], j)).any()]
-    if not axes:
-        _single(flow, ids, numbers, found)
-        return
-    j = axes[flow.turn(at, len(axes))]
-    rows = np.moveaxis(numbers, j, 0).reshape(numbers.shape[j], -1)
-    first = rows[:, 0].copy()
-    if len(axes) > 1:
-        flow.units.join(first[:, None], rows)
-        flow.viewed(first, at, len(axes))
-    if len(first) < len(ids):
-        flow.cut(ids, first)
-    if (there := found[j]) is None or np.all(there == LOOSE):
-        found[j] = first
-    elif not (first == LOOSE).all():
-        flow.units.fix(first, f"it is laid out together with other units{flow.at()}")
-
-
-def _single(flow: Flow, ids: Ids, numbers: Ids, found: list[Axis]) -> None:
-    """All that is left of an axis is one unit: a single position of several, or the axis whole."""
-    if len(np.unique(flow.units.roots(ids))) > 1:
-        flow.pick(ids)
-    else:
-        for j, size in enumerate(numbers.shape):
-            if size == len(ids) and found[j] is None and (size > 1 or numbers.ndim == 1):
-                found[j] = np.full(size, numbers.flat[0])
-                return
-
-
-def joined(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Put:
-    """Laid one behind the other, or beside each other."""
-    given = [x for x in args[0] if x.shape != (0,)]
-    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-    stacked = kind_of(func) == "stack"
-    dims = given[0].dim() + stacked
-    dim %= dims
-    others = [at for at in range(dims) if at != dim]
-    labels: list[Axis] = [None] * dims
-    for one in given:
-        own = flow.labels(one)
-        own = [*own[:dim], None, *own[dim:]] if stacked else own
-        for at in others:
-            same = one is given[0]
-            labels[at] = own[at] if same else flow.join(labels[at], own[at], f"it meets what cannot go{flow.at()}")
-    if not stacked and any(flow.labels(x)[dim] is not None for x in given):
-        labels[dim] = np.concatenate([_known(flow, x, dim) for x in given])
-
-    def put(out: Any) -> None:
-        flow.put(out, labels)
-
-    return put
-
-
-def _known(flow: Flow, x: Tensor, dim: int) -> Ids:
-    """The numbers along an axis; where it has none, some that cannot go."""
-    if (ids := flow.labels(x)[dim]) is not None and not (ids == LOOSE).any():
-        return ids
-    ids = flow.units.fresh(x.shape[dim])
-    flow.units.fix(ids, f"it stands beside what cannot go{flow.at()}")
-    return ids
-
-
 # ---- layers --------------------------------------------------------------------------------------------------------
 
 
 def product(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Put:
     """A product of matrices: what is summed over meets, the rest goes on."""
-    bias, a, b = args if len(args) == 3 else (None, *args)
-    if kind_of(func) in ("mm", "bmm", "mv", "dot", "matmul"):
-        a, b, bias = args[0], args[1], None
+    bias, a, b = (None, *args) if len(args) == 2 else args
+    scaled = any(kwargs.get(name, 1) != 1 for name in ("alpha", "beta"))
     left, right = flow.labels(a), flow.labels(b)
     inner = max(b.dim() - 2, 0)
     owners = flow.parameter(a), flow.parameter(b)
@@ -261,8 +78,8 @@ def product(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
         for ids in (left[-1], right[inner]):
             if ids is not None:
                 flow.units.fix(ids, f"it is summed over in a product of two activations{flow.at()}")
-    _meet(flow, b, inner, a, a.dim() - 1, "linear" if b.dim() == 2 else "other", bias)
-    _meet(flow, a, a.dim() - 1, b, inner, "other", bias)
+    _meet(flow, b, inner, a, a.dim() - 1, bias if b.dim() == 2 and not scaled else None)
+    _meet(flow, a, a.dim() - 1, b, inner, None)
     flow.join(left[-1], right[inner], f"it meets what cannot go{flow.at()}")
     for x, labels, at in ((a, left, a.dim() - 2), (b, right, b.dim() - 1 if b.dim() > 1 else -1)):
         if flow.parameter(x) is not None and at >= 0:
@@ -279,14 +96,15 @@ def product(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
     return put
 
 
-def _meet(flow: Flow, weight: Tensor, axis: int, x: Tensor, x_axis: int, kind: str, bias: Any) -> None:
+def _meet(flow: Flow, weight: Tensor, axis: int, x: Tensor, x_axis: int, bias: Any) -> None:
+    """A layer reads units, if it is one."""
     ids = flow.labels(weight)[axis]
     if flow.parameter(weight) is None or flow.parameter(x) is not None or ids is None:
         return
     flow.role(ids, "reads")
     if flow.listener is not None:
-        name, at = flow.owner(ids)
-        flow.listener.meets(Meeting(name, at, x, x_axis, kind, bias, padded=False))
+        name = None if bias is None or bias.dim() != 1 else flow.parameter(bias)
+        flow.listener.meets(Meeting(*flow.owner(ids), x, x_axis, name))
 
 
 def convolution(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Put:
@@ -297,12 +115,7 @@ def convolution(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[st
     flow.fix(weight, "it is the size of a kernel", range(2, weight.dim()))
     channels = given[1]
     if groups == 1:
-        if (ids := own[reads]) is not None and flow.parameter(weight) is not None:
-            flow.role(ids, "reads")
-            if flow.listener is not None:
-                name, at = flow.owner(ids)
-                padded = bool(transposed) or any(padding)
-                flow.listener.meets(Meeting(name, at, x, 1, "convolution", bias, padded))
+        _meet(flow, weight, reads, x, 1, None if transposed or any(padding) else bias)
         flow.join(channels, own[reads], f"it meets what cannot go{flow.at()}")
         out_ids = own[makes]
     else:
@@ -335,7 +148,7 @@ def _grouped(flow: Flow, channels: Axis, own: list[Axis], groups: int, transpose
 
 def batch_norm(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Put:
     """A norm over each channel, with entries of its own for it."""
-    labels = flow.labels(args[0])
+    labels = list(flow.labels(args[0]))
     for one in args[1:5]:
         if isinstance(one, Tensor) and one.dim() == 1:
             labels[1] = flow.join(labels[1], flow.labels(one)[0], f"it meets what cannot go{flow.at()}")
@@ -354,7 +167,7 @@ def layer_norm(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str
 
 def group_norm(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Put:
     """A norm over groups of channels: whole groups are units."""
-    labels, groups = flow.labels(args[0]), int(args[7] if kind_of(func) == "native_group_norm" else args[1])
+    labels, groups = list(flow.labels(args[0])), int(args[7] if kind_of(func) == "native_group_norm" else args[1])
     entries = args[1:3] if kind_of(func) == "native_group_norm" else args[2:4]
     for one in entries:
         if isinstance(one, Tensor):
@@ -435,7 +248,7 @@ def _dims(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], x: Tensor
     return list(range(x.dim()))
 
 
-def _spatial(kind: str) -> int:
+def is_spatial(kind: str) -> int:
     """Of how many dimensions a pooling, an upsampling or a padding is; 0 for what is none."""
     if not any(word in kind for word in ("pool", "upsample", "pad")) or "backward" in kind:
         return 0
@@ -445,7 +258,7 @@ def _spatial(kind: str) -> int:
 def spatial(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Put:
     """Pooling, upsampling, padding: channel by channel."""
     x = args[0]
-    dims = _spatial(kind_of(func))
+    dims = is_spatial(kind_of(func))
     lead = x.dim() - dims
     flow.fix(x, f"{kind_of(func)} is taken over it{flow.at()}", range(lead, x.dim()))
     labels = flow.labels(x)[:lead]
@@ -458,22 +271,15 @@ def spatial(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(_SAME, pointwise),
-    **dict.fromkeys(_MOVED, moved),
-    **dict.fromkeys(_REDUCED, reduced),
-    **dict.fromkeys(_ALONG, along),
-    **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot"), product),
-    **dict.fromkeys(("cat", "stack", "_cat", "concat"), joined),
-    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), convolution),
-    "native_batch_norm": batch_norm,
-    "cudnn_batch_norm": batch_norm,
-    "miopen_batch_norm": batch_norm,
-    "_native_batch_norm_legit": batch_norm,
-    "_native_batch_norm_legit_no_training": batch_norm,
-    "_batch_norm_with_update": batch_norm,
-    "_batch_norm_no_update": batch_norm,
-    "native_layer_norm": layer_norm,
-    "_fused_rms_norm": layer_norm,
+    **dict.fromkeys(_SAME.split(), pointwise),
+    **dict.fromkeys(MOVED, moved),
+    **dict.fromkeys(_REDUCED.split(), reduced),
+    **dict.fromkeys(_ALONG.split(), along),
+    **dict.fromkeys(["mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot"], product),
+    **dict.fromkeys(["cat", "stack", "_cat", "concat"], joined),
+    **dict.fromkeys(["convolution", "_convolution", "convolution_overrideable"], convolution),
+    **dict.fromkeys(_BATCH_NORMS.split(), batch_norm),
+    **dict.fromkeys(["native_layer_norm", "_fused_rms_norm"], layer_norm),
     "native_group_norm": group_norm,
     "embedding": lookup,
 }

@@ -1,0 +1,218 @@
+"""Which units can go without changing what a model gives, what they leave behind, and why others stay."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from prunewald.model.coupling import Ids
+from prunewald.model.graph import Graph, follow
+from prunewald.model.groups import Group
+from prunewald.model.layouts import survey
+from prunewald.model.masking import Masks
+from prunewald.model.widths import CONFIG, Widths
+from prunewald.shrinking.constants import Constants, Reading
+from prunewald.util.text import some
+
+_SHOWN = 5
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "num_key_value_heads")
+_INNER = ("intermediate_size", "n_inner", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "hidden_dim")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Which units of a model go: by the name of a group, True for each of its units that does."""
+
+    model: nn.Module
+    graph: Graph
+    gone: dict[str, tuple[Group, Tensor]]
+    folds: list[tuple[Reading, Tensor]]  # which positions of what is read go, and leave a constant behind
+    stay: dict[str, str]  # layers with rows that are pruned whole, and stay: why
+    alive: Mapping[str, Tensor]
+    pruner: bool
+
+    def goes(self, ids: Ids) -> NDArray[np.bool_]:
+        """True for each unit that goes, by numbers."""
+        return np.isin(self.graph.units.roots(ids), self._roots())
+
+    def kept(self) -> dict[str, list[Tensor | None]]:
+        """Of each tensor that is cut, which positions along each axis stay."""
+        roots = self._roots()
+        found: dict[str, list[Tensor | None]] = {}
+        for name, axes in self.graph.roots.items():
+            stays = [~np.isin(ids, roots) for ids in axes]
+            if not all(one.all() for one in stays):
+                found[name] = [None if one.all() else torch.from_numpy(np.flatnonzero(one)) for one in stays]
+        return found
+
+    @torch.no_grad()
+    def fold_(self) -> None:
+        """Add to biases what units that go would have given."""
+        params = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        for reading, at in self.folds:
+            assert reading.bias is not None
+            weight, bias = params[reading.weight], params[reading.bias]
+            columns = weight.detach().movedim(reading.axis, 0)[at.to(weight.device)].double()
+            columns = columns.flatten(2).sum(2) if columns.dim() > 2 else columns
+            bias += (reading.value[at].to(weight.device) @ columns).to(bias.dtype)
+
+    def where(self) -> str:
+        """The layers that lose units, for an error."""
+        return (
+            f"it lost units of {some(self.gone, _SHOWN)}. Leave the layer that is at fault out of the pruning "
+            "(ignore=), and tell of it: this should not be"
+        )
+
+    def why_nothing(self) -> str:
+        """Why no unit can go, and what to do."""
+        dead = sum(int((~alive).sum()) for alive in self.alive.values())
+        what = "pruned" if self.pruner else "zero"
+        said = f"nothing can be removed from this {type(self.model).__name__}: {dead:,} weights are {what}"
+        remedy = "Pruner(model, optimizer, pattern=pw.Filter()).prune(share, example_inputs=...) prunes whole units"
+        if not self.stay:
+            return f"{said}, but no filter, neuron or head whole. {remedy}"
+        return f"{said}; {self._reasons()}. {remedy}, each with all that goes with it"
+
+    def notes(self) -> list[str]:
+        """What the user should know of the smaller model."""
+        found = [f"some of what is pruned whole stays in the smaller model: {self._reasons()}"] if self.stay else []
+        params = dict(self.model.named_parameters())
+        left = sum(int((params[name] == 0).sum()) for name in self.alive if params[name].dim() > 1)
+        if left:
+            found.append(
+                f"{left:,} weights of the smaller model are zero: Pruner(small, optimizer).hold_zeros() keeps them so"
+            )
+        return found
+
+    def _reasons(self) -> str:
+        return "; ".join(f"{name}: {why}" for name, why in list(self.stay.items())[:_SHOWN]) + (
+            f"; and {len(self.stay) - _SHOWN} more layers" if len(self.stay) > _SHOWN else ""
+        )
+
+    def _roots(self) -> Ids:
+        roots = [
+            self.graph.roots[member.name][member.axis][member.at[gone, 0].numpy()]
+            for group, gone in self.gone.values()
+            for member in group.members[:1]
+        ]
+        return np.concatenate(roots) if roots else np.zeros(0, np.int64)
+
+
+def decide(model: nn.Module, example_inputs: Any, masks: Masks | None) -> Decision:
+    """Find the units that can go from a model whose pruned weights are zero."""
+    params = dict(model.named_parameters())
+    given = {name: p.detach() != 0 for name, p in params.items()} if masks is None else masks
+    alive = {
+        name: given[name].to(p.device) if name in given else torch.ones_like(p).bool() for name, p in params.items()
+    }
+    constants = Constants({p: alive[name] for name, p in params.items()})
+    graph = follow(model, example_inputs, constants)
+    readings: dict[tuple[str, int], list[Reading]] = {}
+    for reading in constants.readings:
+        readings.setdefault((reading.weight, reading.axis), []).append(reading)
+    shared = Counter(reading.bias for reading in constants.readings)
+    gone: dict[str, tuple[Group, Tensor]] = {}
+    stay: dict[str, str] = {}
+    for group in graph.groups:
+        units = _free(group, readings, alive, shared, stay)
+        if units.all():
+            units[0] = False
+            stay[group.name] = "all of it is pruned, so one unit stays"
+        if units.any():
+            gone[group.name] = group, units
+    found = Decision(model, graph, gone, [], stay, given, masks is not None)
+    kept = found.kept()
+    for (name, axis), several in readings.items():
+        positions = kept.get(name, [None] * 8)[axis]
+        if positions is not None:
+            goes = torch.ones(params[name].shape[axis]).bool().index_fill(0, positions, False)
+            for reading in several:
+                at = goes & ~_dead(alive[name], axis) & (reading.value != 0)
+                if at.any():
+                    found.folds.append((reading, at.nonzero().flatten()))
+    _fixed(model, graph, alive, stay)
+    return found
+
+
+def _dead(alive: Tensor, axis: int) -> Tensor:
+    """Of each position along an axis of a weight, whether all of it is pruned."""
+    return ~alive.movedim(axis, 0).flatten(1).any(1).cpu()
+
+
+def _free(
+    group: Group,
+    readings: Mapping[tuple[str, int], list[Reading]],
+    alive: Mapping[str, Tensor],
+    shared: Mapping[str | None, int],
+    stay: dict[str, str],
+) -> Tensor:
+    """Which units of a group can go: what reads them reads constants that can be folded, or does not read them."""
+    free, read = torch.ones(group.units).bool(), False
+    pruned, made = torch.zeros(group.units).bool(), {}
+    for member in group.members:
+        if member.name not in alive or alive[member.name].dim() < 2:
+            continue
+        dead = _dead(alive[member.name], member.axis)
+        own = dead[member.at].all(1)
+        pruned |= own
+        if member.role == "makes":
+            made[member.name] = own
+        for reading in readings.get((member.name, member.axis), ()):
+            read = True
+            nothing = reading.constant & (reading.value == 0)
+            folded = reading.constant & ~reading.value.isnan() if shared[reading.bias] == 1 else nothing
+            own = (dead | nothing | (folded if reading.bias is not None else nothing))[member.at].all(1)
+            free &= own
+            if (left := torch.stack(list(made.values())).all(0) & ~own if made else ~own).any() and made:
+                emits = (reading.constant & ~nothing)[member.at].any(1) & left
+                if emits.any():
+                    stay[group.name] = (
+                        f"{int(emits.sum())} units still emit a constant, a bias or a norm's shift, which cannot be "
+                        f"added to a bias of {member.name!r}"
+                    )
+    found = free & pruned if read else torch.zeros(group.units).bool()
+    alone = torch.stack(list(made.values()))
+    if (partly := alone.any(0) & ~alone.all(0) & ~found).any():
+        others = [name for name, own in made.items() if (~own & partly).any()]
+        stay.setdefault(group.name, f"{int(partly.sum())} units are made by {some(others, 3)} too, which keeps them")
+    return found
+
+
+def _fixed(model: nn.Module, graph: Graph, alive: Mapping[str, Tensor], stay: dict[str, str]) -> None:
+    """Note rows that are pruned whole and can never go."""
+    for name, layout in survey(model).weights.items():
+        axis = int(layout.transposed)
+        if layout.stacked or layout.groups > 1 or name not in graph.roots:
+            continue
+        dead = _dead(alive[name], axis).numpy()
+        reasons = [graph.fixed.get(int(root)) for root in graph.roots[name][axis][dead]]
+        if told := [reason for reason in reasons if reason is not None]:
+            stay.setdefault(name.removesuffix(".weight"), f"{len(told)} rows are pruned, but {told[0]}")
+
+
+def configured(model: nn.Module, found: Decision) -> Widths:
+    """Entries of a Hugging Face configuration that are the same for all layers afterwards."""
+    config = vars(model).get("config")
+    entries = {key: value for key, value in vars(config).items() if type(value) is int} if config is not None else {}
+    sizes: dict[str, set[int]] = {}
+    for cut in found.graph.cuts:
+        left = int((~found.goes(cut.part)).sum())
+        for key in _HEADS:
+            if entries.get(key) == len(cut.part) and len(cut.part) < len(cut.whole):
+                sizes.setdefault(key, set()).add(left)
+    for group in found.graph.groups:
+        left = group.units - int(found.gone[group.name][1].sum()) if group.name in found.gone else group.units
+        for key in _INNER:
+            if entries.get(key) == group.units:
+                sizes.setdefault(key, set()).add(left)
+    same = {
+        key: left
+        for key, several in sizes.items()
+        if len(several) == 1 and (left := next(iter(several))) != entries[key]
+    }
+    return {CONFIG: same} if same else {}
