@@ -48,10 +48,12 @@ def _times(module: Any, args: tuple[Any, ...], output: Any) -> Iterator[tuple[Te
     elif isinstance(module, _TRANSPOSED) and args:
         yield module.weight, args[0].numel() // module.in_channels
     elif isinstance(module, nn.MultiheadAttention):
-        asked = output[0].numel() // module.embed_dim  # by cross attention the inputs of keys may be more or fewer
+        asked = output[0].numel() // output[0].shape[-1]  # by cross attention the inputs of keys may be more or fewer
         names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
         found = (module._parameters[name] for name in names)
-        yield from ((param, asked) for param in (*found, module.out_proj.weight) if param is not None)
+        yield from ((param, asked) for param in found if param is not None)
+        if type(module).forward is nn.MultiheadAttention.forward:  # it never calls the module of its last layer
+            yield module.out_proj.weight, asked
     elif isinstance(module, nn.RNNBase) and args:
         steps = args[0].data.numel() // module.input_size  # of a packed sequence too
         yield from ((param, steps) for name, param in module.named_parameters(recurse=False) if "weight" in name)

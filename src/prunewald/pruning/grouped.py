@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from prunewald.model.graph import Graph, follow
 from prunewald.model.groups import Group, Member
 from prunewald.model.inputs import unread
 from prunewald.model.slices import Slice
 from prunewald.model.uses import uses
 
 _BESIDE = {"weight": "bias", "in_proj_weight": "in_proj_bias"}  # by the weight, the bias that its rows have
+_OTHERS = "{!r} makes them too, and is no target"
 _FOREIGN = "the saved coupled groups have {!r}, which this model has not, or not of that size: it is of another one"
 
 
@@ -21,27 +24,38 @@ class Coupled:
     """The groups of a model of which units may go, and what each weight multiplies."""
 
     groups: tuple[Group, ...]
-    whole: tuple[str, ...]  # the targets of which no unit can go
+    whole: Mapping[str, str]  # the targets of which no unit can go, and why
     uses: Mapping[str, float]  # by parameter, how often each weight is used for one example
 
     @classmethod
-    def of(cls, groups: Sequence[Group], slices: Sequence[Slice], used: Mapping[str, float]) -> "Coupled":
-        """Those of these groups whose makers are all targets, and have more than one unit."""
+    def of(
+        cls,
+        groups: Sequence[Group],
+        slices: Sequence[Slice],
+        used: Mapping[str, float],
+        fixed: Mapping[str, str] = MappingProxyType({}),
+    ) -> "Coupled":
+        """Those of these groups whose makers are all targets; `fixed` are names, and why no group has their rows."""
         targets = {part.param for part in slices if part.index is None}
         free: dict[str, Group] = {}
+        why = dict(fixed)
         for group in groups:
-            makers = {member.name for member in group.members if member.role == "makes"}
-            if group.units > 1 and makers and makers <= targets:
+            makers = list(dict.fromkeys(member.name for member in group.members if member.role == "makes"))
+            others = [name for name in makers if name not in targets]
+            if others or group.units < 2:
+                why |= dict.fromkeys(makers, _OTHERS.format(others[0]) if others else "it is one unit")
+            elif makers:
                 name, number = group.name, 1
                 while name in free:  # a layer may make several
                     name, number = f"{group.name} #{number + 1}", number + 1
                 free[name] = replace(group, name=name)
         made = {member.name for group in free.values() for member in group.members if member.role == "makes"}
-        return cls(tuple(free.values()), tuple(part.name for part in slices if part.param not in made), used)
+        whole = {part.name: why.get(part.param, "no group has it") for part in slices if part.param not in made}
+        return cls(tuple(free.values()), whole, used)
 
     def to_plain(self) -> dict[str, Any]:
         """Tensors, names and numbers."""
-        return {"groups": [asdict(group) for group in self.groups], "whole": list(self.whole), "uses": dict(self.uses)}
+        return {"groups": [asdict(group) for group in self.groups], "whole": dict(self.whole), "uses": dict(self.uses)}
 
     @classmethod
     def from_plain(cls, saved: Mapping[str, Any], model: nn.Module) -> "Coupled":
@@ -55,7 +69,7 @@ class Coupled:
                 if there is None or member.axis >= there.dim() or int(member.at.max()) >= there.shape[member.axis]:
                     raise ValueError(_FOREIGN.format(member.name))
             groups.append(Group(group["name"], group["units"], members))
-        return cls(tuple(groups), tuple(saved["whole"]), dict(saved["uses"]))
+        return cls(tuple(groups), dict(saved["whole"]), dict(saved["uses"]))
 
 
 class Coupling:
@@ -69,11 +83,12 @@ class Coupling:
     def find(self, example_inputs: Any, groups: Sequence[Group] | None = None) -> Coupled:
         """The coupled groups of the model, as example inputs show them, or those given; nothing is remembered."""
         with unread():
-            if (found := groups) is None:
-                from prunewald.model.graph import find_groups
-
-                found = find_groups(self._model, example_inputs)
-            return Coupled.of(found, self._slices, uses(self._model, example_inputs, "example_inputs"))
+            used = uses(self._model, example_inputs, "example_inputs")
+            if groups is not None:
+                return Coupled.of(groups, self._slices, used)
+            graph = follow(self._model, example_inputs)
+        fixed = {part.param: why for part in self._slices if (why := _why_fixed(graph, part)) is not None}
+        return Coupled.of(graph.groups, self._slices, used, fixed)
 
     def beside(self, masks: Mapping[str, Tensor], coupled: Coupled | None = None) -> dict[str, Tensor]:
         """The masks of biases and entries of norms that go with what these masks of all targets prune as a whole."""
@@ -88,6 +103,13 @@ class Coupling:
                     mask = found.setdefault(member.name, torch.ones_like(param, dtype=torch.bool))
                     mask.index_fill_(member.axis, places(member, gone).to(param.device), False)
         return found
+
+
+def _why_fixed(graph: Graph, part: Slice) -> str | None:
+    """Why the rows of a target can never go, where that is so."""
+    axis = 1 if part.layout is not None and part.layout.transposed else 0
+    roots = graph.roots[part.param][axis].tolist() if part.param in graph.roots else []
+    return next((graph.fixed[root] for root in roots if root in graph.fixed), None)
 
 
 def places(member: Member, units: Tensor) -> Tensor:

@@ -22,10 +22,7 @@ from prunewald.util.text import some
 _SHOWN = 6  # so many names are listed
 _NOTABLE = 5e-4  # a share further than this from the one asked for is noted
 _WORD = {"weights": "weights of the targets", "filters": "units", "parameters": "parameters", "macs": "multiplications"}
-_WHOLE = (
-    "left whole, since other parts of the model hold them at their width (its outputs, a norm over all channels, what "
-    "is no target) or no group was found: the outputs of {}"
-)
+_WHOLE = "left whole: the rows of {}"
 _REACHED = "{:.2%} of the {} are gone, not {:.2%}: the nearest that whole units give"
 _NO_MORE = "{:.2%} of the {} are gone, not {:.2%}: no more can go, since at least one unit of each group stays"
 
@@ -60,7 +57,7 @@ def select_units(
         rows.append(scored_row(plan, name, scores[name], living, keep, None if sized is kept else (sized[name], keep)))
         masks[name] = keep
     if coupled.whole:
-        notes.append(_WHOLE.format(some(coupled.whole, _SHOWN)))
+        notes.append(_WHOLE.format(_by_reason(coupled.whole)))
     groups = [UnitReport(group.name, group.units, counts[group.name]) for group in coupled.groups]
     return masks, rows, notes, groups
 
@@ -94,6 +91,14 @@ class _Ranking:
         size = reduced(sized)
         joint = size if self.how == "l1" else reduced(scored)
         return Ranked(joint.masked_fill(~self.living[group.name], -torch.inf), size)
+
+
+def _by_reason(whole: Mapping[str, str]) -> str:
+    """Names, put together where they are left for one reason."""
+    names: dict[str, list[str]] = {}
+    for name, why in whole.items():
+        names.setdefault(why, []).append(name)
+    return some((f"{some(several, _SHOWN)} ({why})" for why, several in names.items()), _SHOWN)
 
 
 def _score_of(plan: Plan) -> str:
@@ -182,7 +187,7 @@ class _Search:
         """By bisection over the share of units, and then group by group."""
         units, word = sum(self._scores.sizes.values()), _WORD[self._plan.request.of]
         if not units:
-            raise ValueError(f"sparsity {wanted!r}: no unit of {some(self._coupled.whole, _SHOWN)} can go")
+            raise ValueError(f"sparsity {wanted!r}: no unit can go; {_WHOLE.format(_by_reason(self._coupled.whole))}")
         low, high = 0, units
         least = self._gone(self._at(0.0))
         if wanted < least - self._step() and not self._plan.request.rising:
