@@ -5,20 +5,25 @@ those of a layer's rows become those of its outputs; a sum joins what it adds; w
 columns. An operation that is not known fixes all that comes to it, so that nothing is taken for free that is not.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from prunewald.model.coupling import LOOSE, Ids, Units
+from prunewald.model.coupling import Ids, Units
 
 Axis: TypeAlias = Ids | None  # None: no position of it can go
 Put: TypeAlias = Callable[[Any], None]
 Turns: TypeAlias = dict[tuple[int, int], int]  # by view, and the axis it cuts: which of its new axes has the units
+_TORCH = Path(torch.__file__).parent
+_LIBRARIES = (str(_TORCH), str(_TORCH.parent / "transformers"))  # they look at masks, and do the same in several ways
 
 
 class UntraceableError(ValueError):
@@ -74,7 +79,8 @@ class Flow(TorchDispatchMode):
         self._labels = WeakTensorKeyDictionary()
         self._owners: list[tuple[int, str, int]] = []
         self._own = WeakTensorKeyDictionary()  # views of parameters
-        self._made: dict[int, tuple[tuple[int, int], int]] = {}  # by the first number of an axis that a view has made
+        self._computed = WeakTensorKeyDictionary()  # what depends on parameters
+        self._made: list[tuple[Ids, tuple[int, int], int, int]] = []  # axes that a view has made, with their numbers
         self._count = 0
         for name, tensor in named.items():
             own: list[Axis] = []
@@ -83,6 +89,7 @@ class Flow(TorchDispatchMode):
                 self._owners += [(int(own[-1][0]), name, axis)] if size else []  # type: ignore[index]
             self.axes[name] = self._labels[tensor] = own
             self._own[tensor] = name
+            self._computed[tensor] = True
 
     @property
     def place(self) -> str:
@@ -139,8 +146,7 @@ class Flow(TorchDispatchMode):
                     self.units.fix(one, why)
             return None
         self.units.join(a, b)
-        loose = a == LOOSE
-        return np.where(loose, b, a) if loose.any() else a
+        return a
 
     def put(self, out: Any, labels: list[Axis]) -> None:
         """Give a tensor its numbers."""
@@ -153,7 +159,7 @@ class Flow(TorchDispatchMode):
 
     def role(self, ids: Axis, role: str) -> None:
         """Note what a parameter is to the units along an axis; what makes them once, makes them."""
-        if ids is not None and ids[0] != LOOSE:
+        if ids is not None:
             at = self.owner(ids)
             self.roles[at] = "makes" if "makes" in (role, self.roles.get(at)) else role
 
@@ -163,17 +169,19 @@ class Flow(TorchDispatchMode):
 
     def viewed(self, ids: Ids, axis: int, options: int) -> None:
         """Note the numbers of the axis that was chosen."""
-        self._made[int(ids[0])] = (self._count, axis), options
+        self._made.append((ids, (self._count, axis), self.turn(axis, options), options))
 
     def pick(self, ids: Ids) -> None:
         """Single positions of an axis are taken, as of queries, keys and values that are packed into one.
 
         If a view has made the axis, its units are in another of its axes: the pass is done again so.
         """
-        view, options = self._made.get(int(ids[0]), ((0, 0), 0))
-        if (turn := self.turns.get(view, 0) + 1) < options:
-            self.turns[view] = turn
-            self.again = True
+        roots = self.units.roots(ids)
+        for own, view, turn, options in reversed(self._made):
+            if np.array_equal(self.units.roots(own), roots):
+                if turn + 1 < options:
+                    self.turns[view], self.again = turn + 1, True
+                break
         self.units.fix(ids, f"single positions of it are taken{self.at()}")
 
     def cut(self, whole: Ids, part: Ids) -> None:
@@ -188,26 +196,43 @@ class Flow(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run an operation, and carry the numbers on."""
-        from prunewald.model.rules import rule
-
         self._count += 1
         given = dict(kwargs or {})
         followed = [x for x in tensors((args, given)) if self.follows(x)]
         kind = kind_of(func)
-        if kind in ("_local_scalar_dense", "equal", "is_nonzero") and followed:
+        if kind in ("_local_scalar_dense", "equal", "is_nonzero") and any(map(self._decides, followed)):
             raise UntraceableError(
                 f"what the model computes decides what it does next (a number is read from a tensor{self.at()}), so it "
                 "cannot be followed: leave such a branch out of forward(), or shrink the part before or after it"
             )
         puts: list[Put | None] = [] if self.listener is None else [self.listener.before(kind, func, args, given)]
         if followed:
-            own: Callable[..., Put] | None = rule(kind, func)
-            puts.append(unknown(self, kind, followed) if own is None else own(self, func, args, given))
+            puts.append(self._rule(kind, func, args, given) or unknown(self, kind, followed))
         out = func(*args, **given)
         for put in puts:
             if put is not None:
                 put(out)
+        if any(x in self._computed for x in followed):
+            for x in tensors(out):
+                self._computed[x] = True
         return out
+
+    def _rule(self, kind: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Put | None:
+        """What gives results their numbers; None where the operation, or this form of it, is not known."""
+        from prunewald.model.rules import rule
+
+        own: Callable[..., Put] | None = rule(kind, func)
+        try:
+            return None if own is None else own(self, func, args, kwargs)
+        except (IndexError, TypeError, ValueError):  # arguments in a form that the rule has not
+            return None
+
+    def _decides(self, x: Tensor) -> bool:
+        """Whether the code may go another way for another value: torch itself looks at masks that are inputs."""
+        if x in self._computed:
+            return True
+        asking = sys._getframe(2)  # behind the dispatch
+        return not asking.f_code.co_filename.startswith(_LIBRARIES)
 
 
 def kind_of(func: Any) -> str:

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prunewald.model.coupling import LOOSE, Ids
+from prunewald.model.coupling import Ids
 from prunewald.model.flow import Axis, Flow, Put, kind_of
 
 _VIEWS = "view _unsafe_view reshape _reshape_copy _reshape_alias"
 _MOVED = "t transpose permute unsqueeze squeeze select slice split split_with_sizes unsafe_split unbind chunk flip roll"
 _MOVED += " narrow index index_select expand repeat unfold movedim diagonal constant_pad_nd pixel_shuffle"
-_MOVED += " pixel_unshuffle channel_shuffle"
+_MOVED += " pixel_unshuffle"
 VIEWS = frozenset(_VIEWS.split())
 MOVED = VIEWS | frozenset(_MOVED.split())
 
@@ -36,7 +36,7 @@ def moved(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
             grown = [None] * (out.dim() - source.dim()) + list(source.shape)
             for at, (old, new) in enumerate(zip(grown, out.shape, strict=True)):
                 if old in (None, 1) and new > 1:
-                    found[0][at] = np.full(new, LOOSE)
+                    found[0][at] = flow.units.fresh(new, loose=True)
         for x, own in zip(several, found, strict=True):
             flow.put(x, own)
             flow.own(x, name)
@@ -79,10 +79,13 @@ def _carry(flow: Flow, ids: Ids, at: int, where: Tensor, found: list[Axis]) -> N
         flow.viewed(first, at, len(axes))
     if len(first) < len(ids):
         flow.cut(ids, first)
-    if (there := found[j]) is None or np.all(there == LOOSE):
+    there, why = found[j], f"it is laid out together with other units{flow.at()}"
+    if there is None or flow.units.loose(there):
         found[j] = first
-    elif not (first == LOOSE).all():
-        flow.units.fix(first, f"it is laid out together with other units{flow.at()}")
+        if there is not None:
+            flow.units.fix(there, why)
+    else:
+        flow.units.fix(first, why)
 
 
 def _single(flow: Flow, ids: Ids, numbers: Ids, found: list[Axis]) -> None:
@@ -122,7 +125,7 @@ def joined(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 def _known(flow: Flow, x: Tensor, dim: int) -> Ids:
     """The numbers along an axis; where it has none, some that cannot go."""
-    if (ids := flow.labels(x)[dim]) is not None and not (ids == LOOSE).any():
+    if (ids := flow.labels(x)[dim]) is not None:
         return ids
     ids = flow.units.fresh(x.shape[dim])
     flow.units.fix(ids, f"it stands beside what cannot go{flow.at()}")

@@ -15,8 +15,10 @@ from prunewald.model.moving import MOVED, joined, moved
 
 Rule: TypeAlias = Callable[[Flow, Any, tuple[Any, ...], Mapping[str, Any]], Put]
 
-_SAME = "clone detach alias _to_copy lift_fresh lift contiguous copy native_dropout dropout _prelu_kernel masked_fill"
-_SAME += " tril triu fill zero bernoulli to where"
+_SAMES = "clone detach alias _to_copy lift_fresh lift contiguous copy native_dropout dropout _prelu_kernel masked_fill"
+_SAMES += " tril triu fill zero bernoulli to where hardswish hardsigmoid hardtanh mish softplus log_sigmoid_forward elu"
+_SAMES += " celu selu threshold softshrink hardshrink rrelu_with_noise"
+_SAME = frozenset(_SAMES.split())
 _REDUCED = "mean sum amax amin max min var std var_mean std_mean prod any all norm argmax argmin logsumexp median"
 _REDUCED += " linalg_vector_norm count_nonzero"
 _ALONG = "_softmax _log_softmax _safe_softmax softmax log_softmax cumsum cumprod sort topk"
@@ -29,9 +31,14 @@ def rule(kind: str, func: Any) -> Rule | None:
     """The rule of an operation; None where there is none."""
     if kind in _RULES:
         return _RULES[kind]
-    if torch.Tag.pointwise in func.tags:
+    if is_pointwise(kind, func):
         return pointwise
     return spatial if is_spatial(kind) else None
+
+
+def is_pointwise(kind: str, func: Any) -> bool:
+    """Whether each value of a result comes from those at its own place."""
+    return torch.Tag.pointwise in func.tags or kind in _SAME
 
 
 # ---- position by position ------------------------------------------------------------------------------------------
@@ -167,7 +174,7 @@ def layer_norm(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str
 
 def group_norm(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Put:
     """A norm over groups of channels: whole groups are units."""
-    labels, groups = list(flow.labels(args[0])), int(args[7] if kind_of(func) == "native_group_norm" else args[1])
+    labels, groups = list(flow.labels(args[0])), int(args[6] if kind_of(func) == "native_group_norm" else args[1])
     entries = args[1:3] if kind_of(func) == "native_group_norm" else args[2:4]
     for one in entries:
         if isinstance(one, Tensor):
@@ -190,6 +197,14 @@ def _first(flow: Flow, labels: list[Axis]) -> Put:
             flow.put(one, [None] * one.dim())
 
     return put
+
+
+def halves(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Put:
+    """One half of an axis gates the other."""
+    labels, dim = list(flow.labels(args[0])), (args[1] if len(args) > 1 else kwargs.get("dim", -1))
+    if (ids := labels[dim]) is not None:
+        labels[dim] = flow.join(ids[: len(ids) // 2], ids[len(ids) // 2 :], "halves meet")
+    return _first(flow, labels)
 
 
 def lookup(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Put:
@@ -271,7 +286,6 @@ def spatial(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(_SAME.split(), pointwise),
     **dict.fromkeys(MOVED, moved),
     **dict.fromkeys(_REDUCED.split(), reduced),
     **dict.fromkeys(_ALONG.split(), along),
@@ -282,4 +296,5 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(["native_layer_norm", "_fused_rms_norm"], layer_norm),
     "native_group_norm": group_norm,
     "embedding": lookup,
+    "glu": halves,
 }

@@ -21,6 +21,7 @@ from prunewald.model.flow import Cut
 Widths: TypeAlias = dict[str, dict[str, int]]  # by module: its attributes
 _RECORD = "prunewald_widths"
 CONFIG = "config"  # where the entries of a Hugging Face configuration are, beside the modules
+_SHORT = ("h", "nh", "n_h")
 _WHOLE = ("all_head_size", "split_size", "inner_dim", "inner_size", "qkv_dim", "attn_dim", "attention_dim")
 
 
@@ -45,7 +46,8 @@ def narrow_(model: nn.Module, kept: Mapping[str, Sequence[Tensor | None]]) -> No
     Parameters stay the same objects, so what holds them holds them still.
     """
     places: dict[int, tuple[Tensor, Sequence[Tensor | None]]] = {}
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    named = dict(model.named_parameters(remove_duplicate=False))
+    named |= dict(model.named_buffers(remove_duplicate=False))
     for name, axes in kept.items():
         places[id(named[name])] = named[name], axes
     layers = [m for m in model.modules() if any(id(x) in places for x in own_tensors(m))]
@@ -113,9 +115,23 @@ def _resize_(module: Any, groups: int, rows: int) -> None:
 def set_widths_(model: nn.Module, widths: Widths) -> None:
     """Set attributes of modules, and entries of the configuration."""
     for name, own in widths.items():
-        module: Any = model.get_submodule(name) if name != CONFIG else vars(model)["config"]
+        place = _place(model, name)
         for key, value in own.items():
-            setattr(module, key, value)
+            setattr(place, key, value)
+
+
+def unfit_widths(model: nn.Module, widths: Widths) -> list[str]:
+    """What a model has not that is among widths, in words: they are numbers that are there already, and no more."""
+    found = []
+    for name, own in widths.items():
+        there = vars(_place(model, name) or nn.Module())
+        found += [f"{name}.{key}" for key in own if type(there.get(key)) is not int]
+    return [f"the file has the width {one!r}, which is no number in the model" for one in found]
+
+
+def _place(model: nn.Module, name: str) -> Any:
+    """Where widths are: a module, or the configuration; None where there is none."""
+    return vars(model).get(CONFIG) if name == CONFIG else dict(model.named_modules()).get(name)
 
 
 def widths_after(model: nn.Module, cuts: Iterable[Cut], goes: Callable[[Ids], NDArray[np.bool_]]) -> Widths:
@@ -134,7 +150,7 @@ def widths_after(model: nn.Module, cuts: Iterable[Cut], goes: Callable[[Ids], ND
         for key, value in vars(module).items():
             if type(value) is not int:
                 continue
-            heads = "head" in key and "dim" not in key and "size" not in key
+            heads = key in _SHORT or ("head" in key and "dim" not in key and "size" not in key)
             if value == len(part) and (heads or "split" in key):
                 found.setdefault(name, {})[key] = int((~part).sum())
             elif value == len(whole) and key in _WHOLE:

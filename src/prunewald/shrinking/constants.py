@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from prunewald.model.flow import Meeting, Put, tensors
 from prunewald.model.moving import MOVED, VIEWS
-from prunewald.model.rules import is_spatial
+from prunewald.model.rules import is_pointwise, is_spatial
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Constants:
         if not varying:
             return None
         rule = _RULES.get(kind) or (_pooled if is_spatial(kind) else None)
-        if (rule is None and torch.Tag.pointwise in func.tags) or kind in ("_prelu_kernel", "copy"):
+        if rule is None and is_pointwise(kind, func):
             rule = _either
         mask = None if rule is None else rule(self, func, args, kwargs)
         return lambda out: self._put(out, mask, func)
@@ -144,6 +144,13 @@ def _times(own: Constants, func: Any, args: tuple[Any, ...], kwargs: Mapping[str
     return own.varies(a) & own.alive(b) | own.alive(a) & own.varies(b)
 
 
+def _gated(own: Constants, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """One half gates the other, by what is never zero."""
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", -1)
+    varies, alive = (own.varies(args[0]).chunk(2, dim), own.alive(args[0]).chunk(2, dim))
+    return varies[0] | alive[0] & varies[1]
+
+
 def _product(own: Constants, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """Where a product of matrices varies: some varying factor meets one that may be other than zero."""
     bias, a, b = (None, *args) if len(args) == 2 else args
@@ -171,6 +178,13 @@ def _batch_norm(own: Constants, func: Any, args: tuple[Any, ...], kwargs: Mappin
     return mask if weight is None else mask & own.alive(weight).reshape([1, -1] + [1] * (x.dim() - 2))
 
 
+def _group_norm(own: Constants, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    x, weight = args[:2]
+    by_group = own.varies(x).reshape(len(x), args[6], -1)
+    mask: Tensor = by_group.any(2, keepdim=True).expand(by_group.shape).reshape(x.shape)
+    return mask if weight is None else mask & own.alive(weight).reshape([1, -1] + [1] * (x.dim() - 2))
+
+
 def _pooled(own: Constants, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     first: Tensor = tensors(func(own.varies(args[0]).float(), *args[1:], **kwargs))[0]
     return first > 0
@@ -188,10 +202,12 @@ def _lookup(own: Constants, func: Any, args: tuple[Any, ...], kwargs: Mapping[st
 
 _RULES: dict[str, Masks] = {
     "mul": _times,
+    "glu": _gated,
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "mv", "addmv"), _product),
     **dict.fromkeys(("convolution", "_convolution"), _convolution),
     **dict.fromkeys(("mean", "sum", "amax"), _pooled),
     **dict.fromkeys(("cat", "stack"), _joined),
     **dict.fromkeys(("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit_no_training"), _batch_norm),
+    "native_group_norm": _group_norm,
     "embedding": _lookup,
 }

@@ -1,7 +1,7 @@
 """Which units can go without changing what a model gives, what they leave behind, and why others stay."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ class Decision:
     model: nn.Module
     graph: Graph
     gone: dict[str, tuple[Group, Tensor]]
-    folds: list[tuple[Reading, Tensor]]  # which positions of what is read go, and leave a constant behind
+    readings: list[Reading]
     stay: dict[str, str]  # layers with rows that are pruned whole, and stay: why
     alive: Mapping[str, Tensor]
     pruner: bool
@@ -51,22 +51,15 @@ class Decision:
         return found
 
     @torch.no_grad()
-    def fold_(self) -> None:
-        """Add to biases what units that go would have given."""
-        params = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
-        for reading, at in self.folds:
+    def fold_(self, model: nn.Module) -> None:
+        """Add to the biases of a model what units that go would have given."""
+        params = dict(model.named_parameters()) | dict(model.named_buffers())
+        for reading, at in self._folds(params):
             assert reading.bias is not None
             weight, bias = params[reading.weight], params[reading.bias]
             columns = weight.detach().movedim(reading.axis, 0)[at.to(weight.device)].double()
             columns = columns.flatten(2).sum(2) if columns.dim() > 2 else columns
             bias += (reading.value[at].to(weight.device) @ columns).to(bias.dtype)
-
-    def where(self) -> str:
-        """The layers that lose units, for an error."""
-        return (
-            f"it lost units of {some(self.gone, _SHOWN)}. Leave the layer that is at fault out of the pruning "
-            "(ignore=), and tell of it: this should not be"
-        )
 
     def why_nothing(self) -> str:
         """Why no unit can go, and what to do."""
@@ -93,6 +86,17 @@ class Decision:
         return "; ".join(f"{name}: {why}" for name, why in list(self.stay.items())[:_SHOWN]) + (
             f"; and {len(self.stay) - _SHOWN} more layers" if len(self.stay) > _SHOWN else ""
         )
+
+    def _folds(self, params: Mapping[str, Tensor]) -> Iterator[tuple[Reading, Tensor]]:
+        """What is read that goes and is a constant other than zero: the positions of it."""
+        kept = self.kept()
+        for reading in self.readings:
+            stays = kept[reading.weight][reading.axis] if reading.weight in kept else None
+            if stays is not None:
+                goes = torch.ones(len(reading.value)).bool().index_fill(0, stays, False)
+                at = goes & ~_dead(params[reading.weight] != 0, reading.axis) & (reading.value != 0)
+                if at.any():
+                    yield reading, at.nonzero().flatten()
 
     def _roots(self) -> Ids:
         roots = [
@@ -125,16 +129,7 @@ def decide(model: nn.Module, example_inputs: Any, masks: Masks | None) -> Decisi
             stay[group.name] = "all of it is pruned, so one unit stays"
         if units.any():
             gone[group.name] = group, units
-    found = Decision(model, graph, gone, [], stay, given, masks is not None)
-    kept = found.kept()
-    for (name, axis), several in readings.items():
-        positions = kept.get(name, [None] * 8)[axis]
-        if positions is not None:
-            goes = torch.ones(params[name].shape[axis]).bool().index_fill(0, positions, False)
-            for reading in several:
-                at = goes & ~_dead(alive[name], axis) & (reading.value != 0)
-                if at.any():
-                    found.folds.append((reading, at.nonzero().flatten()))
+    found = Decision(model, graph, gone, constants.readings, stay, given, masks is not None)
     _fixed(model, graph, alive, stay)
     return found
 

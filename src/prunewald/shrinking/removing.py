@@ -1,6 +1,7 @@
 """Units that nothing needs are removed from a copy of a model, which then gives what the masked one gave."""
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,13 +9,14 @@ from torch import Tensor, nn
 
 from prunewald.model.flow import tensors
 from prunewald.model.graph import placed, run
-from prunewald.model.masking import check_masks
+from prunewald.model.masking import Masks
 from prunewald.model.modules import plain
 from prunewald.model.widths import narrow_, record, set_widths_, widths_after
 from prunewald.pruner import Pruner
 from prunewald.shrinking.carrying import carried
 from prunewald.shrinking.deciding import Decision, configured, decide
 from prunewald.util.notices import warn
+from prunewald.util.text import some
 
 
 def shrink(pruner: Pruner | nn.Module, example_inputs: Any, optimizer: Any = None) -> tuple[nn.Module, Any]:
@@ -30,27 +32,53 @@ def shrink(pruner: Pruner | nn.Module, example_inputs: Any, optimizer: Any = Non
     """
     masks = pruner.masks if isinstance(pruner, Pruner) else None
     model = pruner.model if isinstance(pruner, Pruner) else _module(pruner)
-    small = deepcopy(model)
-    params = dict(small.named_parameters())
-    if masks is not None:
-        check_masks(masks, params)
-        with torch.no_grad():
-            for name, mask in masks.items():
-                params[name].masked_fill_(~mask.to(params[name].device), 0.0)
+    small = _masked(model, masks)
     wanted = tensors(run(small, example_inputs))
     found = decide(small, example_inputs, masks)
     if not found.gone:
         raise ValueError(found.why_nothing())
     kept = found.kept()
-    found.fold_()
-    widths = widths_after(small, found.graph.cuts, found.goes) | configured(small, found)
-    narrow_(small, kept)
-    set_widths_(small, widths)
-    _check(small, example_inputs, wanted, found)
-    record(small, widths)
+    if error := _cut_(small, found, example_inputs, wanted):
+        raise ValueError(f"{error}. {_at_fault(model, masks, found, example_inputs, wanted)}")
     for note in found.notes():
         warn(note)
     return small, None if optimizer is None else carried(optimizer, model, small, kept)
+
+
+def _masked(model: nn.Module, masks: Masks | None) -> nn.Module:
+    """A copy of a model whose pruned weights are zero."""
+    copy = deepcopy(model)
+    params = dict(copy.named_parameters())
+    with torch.no_grad():
+        for name, mask in ({} if masks is None else masks).items():
+            params[name].masked_fill_(~mask.to(params[name].device), 0.0)
+    return copy
+
+
+def _cut_(small: nn.Module, found: Decision, example_inputs: Any, wanted: list[Tensor]) -> str:
+    """Remove units from a masked model; what is wrong with what is left, if anything."""
+    kept = found.kept()
+    found.fold_(small)
+    widths = widths_after(small, found.graph.cuts, found.goes) | configured(small, found)
+    narrow_(small, kept)
+    set_widths_(small, widths)
+    record(small, widths)
+    return _wrong(small, example_inputs, wanted)
+
+
+def _at_fault(model: nn.Module, masks: Masks | None, found: Decision, example_inputs: Any, wanted: list[Tensor]) -> str:
+    """Which groups cannot be removed, each tried alone, and what to do."""
+    faulty = [
+        name
+        for name, one in found.gone.items()
+        if _cut_(_masked(model, masks), replace(found, gone={name: one}), example_inputs, wanted)
+    ]
+    names = some(faulty or found.gone, 5)
+    return (
+        f"It lost units of {names}: the code around them may have a width or a number of heads written into it, or in "
+        "an attribute of a name that is not known here. Leave these layers out of the pruning (ignore=), or have the "
+        "code take widths from its tensors; nothing was changed"
+    )
 
 
 def _module(given: Any) -> nn.Module:
@@ -59,29 +87,29 @@ def _module(given: Any) -> nn.Module:
     return plain(given)
 
 
-def _check(small: nn.Module, example_inputs: Any, wanted: list[Tensor], found: Decision) -> None:
-    """Refuse a smaller model that does not run, or gives anything else than the masked one."""
+def _wrong(small: nn.Module, example_inputs: Any, wanted: list[Tensor]) -> str:
+    """In what a smaller model fails to give what the masked one gives; empty where it does not."""
     places: list[str] = []
     try:
         with placed(small, places):
             got = tensors(run(small, example_inputs))
     except ValueError as error:
-        at = places[-1] if places else ""
-        raise ValueError(
-            f"the smaller model does not run in {at!r}: its code may have a width written into it, or in an attribute "
-            f"that is not known here ({error.__cause__ or error}). Leave its layers out of the pruning "
-            f"(ignore={at + '.*'!r}), or have the code take widths from its tensors"
-        ) from error
+        at = f"in {places[-1]!r}" if places and places[-1] else f"in the forward() of {type(small).__name__} itself"
+        return f"the smaller model does not run, {at}: {error.__cause__ or error}"
     for one, other in zip(wanted, got, strict=True):
         if one.shape != other.shape:
-            raise ValueError(f"the smaller model returns {tuple(other.shape)}, not {tuple(one.shape)}: {found.where()}")
-        if one.is_floating_point() and one.numel():
-            a, b = one.double(), other.double()
-            finite = a.isfinite()
-            size = max(1.0, float(a[finite].abs().max()) if finite.any() else 1.0)
-            gap = float((a - b)[finite].abs().max()) if finite.any() else 0.0
-            allowed = max(1e-5, 4 * torch.finfo(one.dtype).eps) * size
-            if not gap <= allowed or not torch.equal(finite, b.isfinite()):
-                raise ValueError(
-                    f"the smaller model's outputs differ from the masked one's by {gap:.2g}: {found.where()}"
-                )
+            return f"the smaller model returns {tuple(other.shape)}, not {tuple(one.shape)}"
+        if (gap := _gap(one, other)) > (1e-5 if one.element_size() >= 4 else 4 * torch.finfo(one.dtype).eps):
+            return f"the smaller model's outputs differ from the masked one's by {gap:.2g} of the largest"
+    return ""
+
+
+def _gap(one: Tensor, other: Tensor) -> float:
+    """The largest difference, as a share of the largest value where that is above 1."""
+    if not one.is_floating_point() or not one.numel():
+        return 0.0 if torch.equal(one, other) else torch.inf
+    a, b = one.double(), other.double()
+    finite = a.isfinite()
+    if not torch.equal(finite, b.isfinite()):
+        return torch.inf
+    return float(torch.where(finite, a - b, 0).abs().max() / torch.where(finite, a, 0).abs().max().clamp(min=1))
