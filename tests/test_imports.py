@@ -29,7 +29,7 @@ LAYERS = (
     "refitting",
     "sparse",
     "pruner",
-    "sparse",
+    "shrinking",
     "quantisation",
     "strategies",
     "integrations",
@@ -58,9 +58,10 @@ HEAVY = {
 }
 # Loaded with the package: two enter their short names, and a pruning by significance needs p-values.
 AT_ONCE = {"baselines", "uncertainty", "statistics"}
-# Shared code looks these up by name on what others made: losses, compiled modules, optimizers. Nothing of our own.
+# Shared code looks these up by name on what others made: losses, compiled modules, optimizers, newer torch. Nothing of
+# our own.
 LOOKED_UP = {"found_inf", "hooked", "optimizer", "state"}
-LOOKED_UP |= {"_wrapped_by_lr_sched", "param_groups", "reduction"}
+LOOKED_UP |= {"_wrapped_by_lr_sched", "param_groups", "reduction", "set_stance"}
 SHARED = ("core", "model", "uncertainty", "baselines", "pruning", "refitting", "pruner", "quantisation", "strategies")
 
 ROOT = Path(pw.__file__).parent

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from prunewald.lab.showing import page
     from prunewald.refitting import refit
+    from prunewald.shrinking import shrink
     from prunewald.sparse import run_sparse
     from prunewald.storage import PackedFileError, load, save
     from prunewald.strategies.surgery import Surgery
@@ -75,6 +76,7 @@ __all__ = [
     "register_layout",
     "run_sparse",
     "save",
+    "shrink",
     "statistics",
     "strategies",
     "tau",
@@ -85,7 +87,7 @@ __all__ = [
 
 # Where the names are that are loaded when asked for; all others of the list above are modules.
 _LATE = {"PackedFileError": "storage", "Surgery": "strategies.surgery", "load": "storage", "save": "storage"}
-_LATE |= {"page": "lab.showing", "refit": "refitting", "run_sparse": "sparse"}
+_LATE |= {"page": "lab.showing", "refit": "refitting", "run_sparse": "sparse", "shrink": "shrinking"}
 
 
 def __getattr__(name: str) -> Any:

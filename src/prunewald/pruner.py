@@ -1,6 +1,6 @@
 """The Pruner: the front door, and the only part with state. It watches the optimizer, prunes, and holds the zeros."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -9,13 +9,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Pattern, Schedule
+from prunewald.core.patterns import Filter
 from prunewald.distributed import in_group, refuse_sharded, refuse_shards
 from prunewald.model.calibration import Calibration
+from prunewald.model.groups import Group
 from prunewald.model.masking import check_masks
 from prunewald.model.modules import plain, plain_names
 from prunewald.model.optimizers import as_given, owned, step_taken
 from prunewald.model.targets import Target, find_slices
 from prunewald.pruning.gradual import Gradual
+from prunewald.pruning.grouped import Coupling
 from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.noticing import Guard
@@ -24,6 +27,7 @@ from prunewald.pruning.owning import claim, leave
 from prunewald.pruning.plan import (
     Choices,
     Limit,
+    Of,
     Plan,
     Request,
     SigmaSource,
@@ -35,7 +39,6 @@ from prunewald.pruning.plan import (
 from prunewald.pruning.reaching import Reach
 from prunewald.pruning.report import Report, warn_emptied
 from prunewald.pruning.resuming import check_saved, packed, unpacked
-from prunewald.pruning.scoring import Scored
 from prunewald.pruning.stepping import Stepping, after_backward
 from prunewald.pruning.subject import DETACHED, Subject
 from prunewald.pruning.view import PrunerView
@@ -96,8 +99,7 @@ class Pruner(PrunerView):
         self._choices = Choices.of(criterion, sigma, scope, pattern, schedule, total_steps)
         self._choices.check(slices, self._params)
         watched = self._choices.watched
-        self._report: Report | None = None
-        self._steps: int | Tensor = 0
+        self._report, self._steps = None, 0
         claim(self, self._params)
         zeros = Zeros(self._params)
         self._watcher = Watcher(inside, self._params, optimizers, self._owners, *watched, aside=self._choices.open)
@@ -105,7 +107,8 @@ class Pruner(PrunerView):
         self._reach = Reach(self._params, self._owners, sigma_source(self._choices, {}).patience, watches)
         self._stepping = Stepping(optimizers, self._owners, self._after_step, kept)
         guard = Guard(inside, zeros, names, Waiting(evaluations), model)
-        self._subject = Subject(inside, slices, zeros, self._watcher, self._reach, self._stepping, guard)
+        coupling = Coupling(inside, slices, by.dim) if isinstance(by := self._choices.pattern, Filter) else None
+        self._subject = Subject(inside, slices, zeros, self._watcher, self._reach, self._stepping, guard, coupling)
         planned = self._choices.schedule
         self._gradual = None if planned is None else Gradual(planned, self._subject, self._plan)
         if planned is not None:
@@ -122,6 +125,8 @@ class Pruner(PrunerView):
         fdr: float | None = None,
         quality: Limit | None = None,
         uncertainty: SigmaSource | None = None,
+        example_inputs: Any = None,
+        of: Of = "weights",
         dry_run: bool = False,
         refit: Iterable[Any] | None = None,
         folder: FilePath | None = None,
@@ -135,21 +140,27 @@ class Pruner(PrunerView):
         each target, or of all with scope "global"). `uncertainty` is for this pruning alone, such as sigmas that were
         estimated for it. With `dry_run` nothing changes. On any error the model is as it was.
 
+        With `example_inputs`, what the model is called with (a tensor, a tuple, or a dict), `pattern=Filter()` prunes
+        filters, neurons and heads together with all that is coupled to them, as `couple` finds it. `of` says of what
+        the sparsity is then a share: "weights" of the targets, "filters", all "parameters", or "macs".
+
         `refit` are batches of data on which the surviving weights are fitted by least squares to what the dense model
         gives, as `pw.refit` does it: instead of retraining, or before it. The dense weights are meanwhile in memory, or
         where one is given on disk in a `folder`.
         """
         if dry_run and refit is not None:
             raise ValueError("dry_run=True with refit=...: nothing changes in a dry run, so leave one of them out")
-        request = Request(sparsity, threshold, alpha, fdr, quality)
-        masks, report = self._subject.choose(self._plan(request, uncertainty))
+        request = Request(sparsity, threshold, alpha, fdr, quality, of)
+        plan = self._plan(request, uncertainty, example_inputs=example_inputs)
+        masks, report = self._subject.choose(plan)
         if dry_run:
             return replace(report, dry_run=True)
         if self._subject.guard.loaded:
             self._subject.guard.settle()
         if refit is not None:
-            report = replace(report, refit=refit_pruned(self, masks, refit, folder))
-        if notes := self._subject.hold(masks):
+            beside = self._subject.beside(masks, plan.coupled)
+            report = replace(report, refit=refit_pruned(self, masks | beside, refit, folder))
+        if notes := self._subject.hold(masks, plan.coupled):
             report = replace(report, notes=[*report.notes, *notes])
         self._subject.restart()
         before, self._report = self._report, report
@@ -157,40 +168,13 @@ class Pruner(PrunerView):
             warn_emptied(report, () if before is None else before.emptied)
         return report
 
-    def choose(
-        self,
-        sparsity: Sparsity | None = None,
-        *,
-        threshold: Limit | None = None,
-        alpha: float | None = None,
-        fdr: float | None = None,
-        quality: Limit | None = None,
-        uncertainty: SigmaSource | None = None,
-    ) -> tuple[dict[str, Tensor], Report]:
-        """The masks that `prune` would set, and its report; nothing changes."""
-        return self._subject.choose(self._plan(Request(sparsity, threshold, alpha, fdr, quality), uncertainty))
-
-    def scores(self, *, scope: Allocation | str | None = None) -> Scored:
-        """The score of each weight, by parameter name: -inf where pruned, negative where dead, NaN off target.
-
-        They are as a pruning would have them, with another `scope` as one with that would: "global" gives all tensors
-        one unit, so that their scores can be compared. The dict has the `criterion`, the `uncertainty` and `notes` on
-        how they were found.
-        """
-        found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
-        with self._subject.in_sight():
-            plan = self._plan(Request(0.0), scope=scope)
-            scores, reading = self._subject.scores(plan)
-            for part in self.slices:
-                part.put_(found[part.param], scores[part.name].score.to(torch.float32))
-        return Scored(found, plan.criterion, plan.uncertainty, (*plan.notes, *reading.notes()))
-
     def _plan(
         self,
         request: Request,
         uncertainty: SigmaSource | None = None,
         scope: Allocation | str | None = None,
         criterion: Criterion | str | None = None,
+        example_inputs: Any = None,
     ) -> Plan:
         choices, given = self._choices, self._subject.guard.given
         if uncertainty is not None:
@@ -201,8 +185,11 @@ class Pruner(PrunerView):
         if criterion is not None:
             choices = replace(choices, criterion=make("criterion", criterion))
         own = self._watcher
-        looked = own.looked.get("sigma", 0)
-        return resolve(choices, request, self.model, self.slices, self._params, self.optimizers, own.seen(), looked)
+        looked, coupled = own.looked.get("sigma", 0), None
+        if example_inputs is not None or request.of != "weights" or self._subject.coupling is not None:
+            coupled = self._subject.coupled(example_inputs, request.of)
+        known = self.model, self.slices, self._params, self.optimizers, own.seen(), looked
+        return resolve(choices, request, *known, coupled)
 
     def observe(
         self, batches: Batches, loss: Loss | None = None, *, limit: int | None = None, progress: bool = False
@@ -232,6 +219,16 @@ class Pruner(PrunerView):
                 pass_gradients(self.model, {name: self._params[name] for name in names}, data, loss, take)
         dead, masks = self.dead(), self._subject.zeros.mask
         return {name: int(torch.count_nonzero(dead[name] & masks(name))) for name in names}
+
+    def couple(self, example_inputs: Any, groups: Sequence[Group] | None = None) -> list[Group]:
+        """Find the coupled groups of the model, for this and all further prunings by filters, also of a schedule.
+
+        A unit of a group, a filter, a neuron or a head, goes with all that makes it, reads it, or is beside it. They
+        are found from one pass over `example_inputs`; `prune(..., example_inputs=...)` does so by itself. For a model
+        that cannot be followed, `groups` of your own are taken instead.
+        """
+        self._subject.couple(example_inputs, groups)
+        return self.groups
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Take masks from elsewhere, of the same model: what they prune is zero and stays so, what they keep learns."""
@@ -266,7 +263,7 @@ class Pruner(PrunerView):
     def apply_(self) -> None:
         """Set the pruned weights to zero again; without an optimizer this is also the step the estimator sees."""
         self._subject.guard.find()
-        self._subject.zeros.settle_(self._params)
+        self._subject.zeros.settle_(self._subject.zeros.held)
         for holding in self.holdings:
             holding.settle_(self._params)
         self._subject.guard.waiting.stepped()
@@ -279,7 +276,7 @@ class Pruner(PrunerView):
         if in_group():
             refuse_sharded(self.model, self._params)
         self._subject.guard.stepped()
-        self._subject.zeros.settle_(self._owners[at])
+        self._subject.settle_(at, self._owners[at])
         self._watcher.update_(at, optimizer)
         self._reach.update_(at)
         if optimizer is self.optimizers[-1]:
@@ -362,11 +359,15 @@ class Pruner(PrunerView):
         owed = 0.0 if self._gradual is None else self._gradual.owed
         # All keys are always there: what the present state lacks, torch.distributed.checkpoint does not load.
         own = {"masks": packed(self.masks), "steps": self.steps, "owed": owed}
-        return own | {
-            "history": [list(one) for one in self.history],
-            "reach": self._reach.state_dict(),
-            **self._watcher.state_dict(),
-        }
+        return (
+            own
+            | self._subject.saved()
+            | {
+                "history": [list(one) for one in self.history],
+                "reach": self._reach.state_dict(),
+                **self._watcher.state_dict(),
+            }
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state; one of other parameters or another kind of estimator is an error."""
@@ -377,12 +378,7 @@ class Pruner(PrunerView):
         if self._gradual is not None:
             self._gradual.owed = float(state.get("owed", 0.0))
             self._gradual.history = [(int(step), *levels) for step, *levels in state.get("history", [])]
-        masks = {name: mask.clone() for name, mask in unpacked(state["masks"]).items() if not mask.all()}
-        zeros = self._subject.zeros
-        zeros.alive = {name: mask for name, mask in zeros.alive.items() if name in masks}
-        with torch.no_grad():
-            zeros.set_(masks)
-        self._subject.guard.watch()
+        self._subject.resume_(state)
         self._watcher.load_state_dict(state)
         self._reach.load_state_dict(state.get("reach", ()))
 
@@ -392,5 +388,6 @@ class Pruner(PrunerView):
             raise ValueError(DETACHED)
         check_saved(state)
         check_masks(unpacked(state["masks"]), self._params, every=True, what="the saved masks")
+        self._subject.check_saved(state)
         self._watcher.check_state(state)
         self._reach.check_state(state.get("reach", ()))

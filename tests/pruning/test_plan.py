@@ -10,7 +10,8 @@ from torch import nn
 import prunewald as pw
 from prunewald.core.base import FunctionCriterion
 from prunewald.core.patterns import Element
-from prunewald.pruning.plan import Choices, Request, by_slice
+from prunewald.pruning.by_layer import by_slice
+from prunewald.pruning.plan import Choices, Request
 from prunewald.uncertainty.given import Given
 from tests.training import sgd, train, trained_pruner, wide
 from tests.transcriptions import NO_MEAN_SQUARE

@@ -20,7 +20,8 @@ from prunewald.model.masking import check_masks
 from prunewald.model.modules import averaged
 from prunewald.model.targets import Target
 from prunewald.pruner import Pruner
-from prunewald.pruning.plan import Choices, Request, SigmaSource, Sparsity, by_slice
+from prunewald.pruning.by_layer import by_slice
+from prunewald.pruning.plan import Choices, Request, SigmaSource, Sparsity
 from prunewald.pruning.report import Report
 from prunewald.util.arguments import whole
 from prunewald.util.notices import warn

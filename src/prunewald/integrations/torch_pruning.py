@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from prunewald.core.unit_sums import reduced, row_sums
 from prunewald.integrations.framework import framework
 from prunewald.model.layouts import Layout
 from prunewald.pruner import Pruner
@@ -92,7 +93,7 @@ class WaldImportance:
                 f"the group of {root.dep.target.name} has no weight that is a target of the Pruner: it is not pruned"
             )
             return None
-        return self._normalise(_reduced(found, self.reduction))
+        return self._normalise(reduced(found, self.reduction))
 
     def _normalise(self, importance: Tensor) -> Tensor:
         if self.normalizer is None or callable(self.normalizer):
@@ -209,23 +210,7 @@ def _positions(roots: Sequence[int]) -> dict[int, int]:
 
 
 def _sums(scores: Tensor, at: Tensor, channels: int) -> tuple[Tensor, Tensor]:
-    """Of each channel the sum of the squares of its scores, in double precision, and of how many weights.
-
-    Scores below 0 only order; what is pruned, and what is no target, does not count.
-    """
-    counted = scores > -torch.inf  # NaN is not
-    squares = scores.double().clamp(min=0).square().where(counted, 0.0).sum(1)
+    """Of each channel the sum of the squares of its scores, and of how many weights."""
     nothing = torch.zeros(channels, dtype=torch.float64, device=scores.device)
-    return nothing.index_add(0, at, squares), nothing.index_add(0, at, counted.sum(1).double())
-
-
-def _reduced(found: Sequence[tuple[Tensor, Tensor]], reduction: str) -> Tensor:
-    """One importance from those of all members."""
-    device = found[0][0].device
-    sums, counts = (torch.stack([one.to(device) for one in column]) for column in zip(*found, strict=True))
-    if reduction == "sum":
-        return sums.sum(0)
-    if reduction == "mean":
-        return sums.sum(0) / counts.sum(0).clamp(min=1)
-    means = sums / counts.clamp(min=1)
-    return means[0] if reduction == "first" else means.amax(0)
+    sums, counts = (nothing.index_add(0, at, one) for one in row_sums(scores))
+    return sums, counts

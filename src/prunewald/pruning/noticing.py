@@ -82,7 +82,7 @@ class Guard:
     def watch(self) -> None:
         """Begin to look, from the first pruning on."""
         if not self.handles:
-            self.stale = set(self.zeros.params)
+            self.stale = set(self.zeros.held)
             for module, names in self._users().items():
                 forward, saving, loading = (
                     ModelHook(partial(call, names))
@@ -94,7 +94,7 @@ class Guard:
                     module.register_load_state_dict_post_hook(loading),
                 ]
             if self.given is not None and type(self.given).__name__ == "OptimizedModule":  # what it calls skips hooks
-                hook = ModelHook(partial(self._before_forward, self.zeros.params))
+                hook = ModelHook(partial(self._before_forward, self.zeros.held))
                 self.handles.append(self.given.register_forward_pre_hook(hook))
 
     def _users(self) -> dict[nn.Module, Collection[str]]:
@@ -103,11 +103,11 @@ class Guard:
         Some modules use the weights of their children and never call these, as attention does its output projection.
         """
         inside, parts = plain(self.model), dict[nn.Module, list[str]]()
-        for name in self.zeros.params:
+        for name in self.zeros.held:
             owner = name.rpartition(".")[0]
             for place in {owner, owner.rpartition(".")[0]} - {""}:
                 parts.setdefault(inside.get_submodule(place), []).append(name)
-        return {**parts, self.model: self.zeros.params}
+        return {**parts, self.model: self.zeros.held}
 
     def wait(self) -> None:
         """Begin at once, since a schedule waits for steps."""
@@ -135,7 +135,7 @@ class Guard:
         What was written to the tensor since then stays as it is.
         """
         for name, values in self.loaded.items():
-            param = self.zeros.params[name]
+            param = self.zeros.held[name]
             if param.shape == values.shape and not param.is_meta:
                 param.copy_(torch.where(self.zeros.mask(name) | (param != 0), param, values.to(param)))
         self.loaded = {}
@@ -155,12 +155,16 @@ class Guard:
         """Look no more, and leave the model what was loaded into it last."""
         self.put_back_()
         self.said = False
+        self.unwatch()
+
+    def unwatch(self) -> None:
+        """Take the hooks away; where more is held from now on, `watch` sets them anew."""
         for handle in self.handles:
             handle.remove()
         self.handles = []
 
     def _before_forward(self, names: Collection[str], module: nn.Module, args: Any) -> None:
-        whole = names is self.zeros.params
+        whole = names is self.zeros.held
         if whole and in_group():
             refuse_sharded(self.model, self.zeros.params)
         self.settle()
@@ -188,7 +192,7 @@ class Guard:
                 if self.zeros.touched([name]):  # what an earlier load brought was loaded over
                     self.loaded.pop(name, None)
                 if self.zeros.revived(name):
-                    self.loaded[name] = self.zeros.params[name].detach().clone()
+                    self.loaded[name] = self.zeros.held[name].detach().clone()
                     self.zeros.hold_(name)
 
     def find(self) -> None:
@@ -199,7 +203,7 @@ class Guard:
         if in_group():
             refuse_sharded(self.model, self.zeros.params)
         present: Mapping[str, Tensor] = dict(plain(self.model).named_parameters(remove_duplicate=False))
-        for name, param in self.zeros.params.items():
+        for name, param in list(self.zeros.held.items()):
             now = present.get(name)
             if now is not None and now is not param and now.shape == param.shape:
                 hand_over(param, now)

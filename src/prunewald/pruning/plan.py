@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -11,14 +11,17 @@ from torch.optim import Optimizer
 from prunewald.core.allocation import LAMP, Layer
 from prunewald.core.base import Allocation, Criterion, Offline, Online, Pattern, Schedule, Statistic, Uncertainty
 from prunewald.core.criteria import Magnitude, MagnitudeUncertainty, Wald
+from prunewald.core.patterns import Filter
 from prunewald.model.optimizers import stepped_by, why_no_mean_square
-from prunewald.model.slices import Slice, Slices, layer_of
-from prunewald.model.targets import match
+from prunewald.model.slices import Slice, Slices
+from prunewald.pruning.by_layer import by_slice, by_whole_layer
+from prunewald.pruning.grouped import Coupled
 from prunewald.uncertainty.second_moment import SecondMoment
-from prunewald.util.arguments import real, share, whole
+from prunewald.util.arguments import one_of, real, share, whole
 from prunewald.util.registry import brief, make, name_of
 from prunewald.util.text import some
 
+Of: TypeAlias = Literal["weights", "filters", "parameters", "macs"]
 Sparsity: TypeAlias = float | Mapping[str, float]
 Limit: TypeAlias = float | Mapping[str, float]  # a threshold, or what it is in units of a std; by layer in a dict
 SigmaSource: TypeAlias = Online | Mapping[str, Tensor] | str  # what a caller may give for an uncertainty
@@ -32,6 +35,10 @@ _MASKED = "the adapters of {} are masked where these are pruned: the sum has the
 
 _SHARED = "by default: LAMP of |w| says how many weights each layer keeps; scope='layer' prunes each to the same share"
 _ONE_UNIT = "scope {} compares layers, so sigma and lambda are scaled by the spread of all targets, not layer by layer"
+_ALONE = (
+    "each tensor for itself: coupled layers are not pruned together, so little can be removed; give example_inputs="
+)
+_ALIKE_GROUPS = "by default: the same share of each coupled group; scope='global' compares their units over the model"
 _ALIKE = "by default: the same share of each layer, since {} takes weights in groups; scope='lamp' shares out unevenly"
 
 # What is taken where the caller names nothing.
@@ -162,6 +169,7 @@ class Request:
     alpha: float | None = None
     fdr: float | None = None
     quality: Limit | None = None
+    of: Of = "weights"  # of what a sparsity is a share
     rising: bool = False  # whether a sparsity below the present one changes nothing, rather than being an error
 
     def checked(self, pattern: Pattern) -> "Request":
@@ -179,8 +187,18 @@ class Request:
             raise ValueError(f"prune() was given {shown}: give one of {', '.join(asked)}, as in prune(0.9)")
         if self.sparsity is None and not pattern.single:
             raise ValueError(f"{given[0]} chooses weights one by one, and {pattern!r} groups: give a sparsity")
+        if self.of != "weights":
+            self._check_of()
         self._check_values()
         return self
+
+    def _check_of(self) -> None:
+        one_of("of", self.of, get_args(Of))
+        if isinstance(self.sparsity, Mapping) and self.of != "filters":
+            raise ValueError(
+                f"of={self.of!r} and a sparsity by layer: {self.of} are counted of the model as a whole, so give one "
+                "share; a dict is of the units of each layer"
+            )
 
     def _check_values(self) -> None:
         for name, level in (("alpha", self.alpha), ("fdr", self.fdr)):
@@ -202,7 +220,7 @@ class Request:
             if isinstance(given := vars(self)[what], Mapping):
                 found[what] = by_slice(model, slices, given, what)
                 if scope.whole_layers:
-                    found[what] = _by_whole_layer(slices, found[what])
+                    found[what] = by_whole_layer(slices, found[what])
         return replace(self, **found)
 
 
@@ -219,6 +237,7 @@ class Plan:
     pattern: Pattern
     tests: bool  # whether weights are chosen by a Wald test
     notes: tuple[str, ...]
+    coupled: Coupled | None = None  # the groups whose units go as a whole; None: each tensor for itself
 
 
 def resolve(
@@ -230,12 +249,14 @@ def resolve(
     optimizers: Sequence[Optimizer],
     seen: Mapping[str, int],
     looked: int = 0,
+    coupled: Coupled | None = None,
 ) -> Plan:
     """The plan of one pruning, from what was chosen and what is asked for.
 
     A criterion and a sigma that nobody chose are found here. The report names both, and where neither was chosen a
     note says how they were found. `seen` are the gradients that the Pruner averaged itself, by parameter, and `looked`
-    is of how many batches of data they are, where they are of no training.
+    is of how many batches of data they are, where they are of no training. Where groups are `coupled`, the pattern
+    takes units of them as a whole.
     """
     request = request.checked(choices.pattern)
     tests = request.alpha is not None or request.fdr is not None
@@ -244,7 +265,7 @@ def resolve(
     lacking = {name: param for name, param in params.items() if name not in seen}
     source = sigma_source(choices, seen)
     criterion, notes = (_WALD, []) if tests else _criterion(choices, request, params, lacking, stepping, looked)
-    scope, said = _scope(choices, request, slices)
+    scope, said = _scope(choices, request, slices, coupled is not None)
     notes += said
     if stepping and (idle := [name for name, p in params.items() if p.requires_grad and name not in stepping]):
         notes.append(f"stepped by no optimizer of this Pruner: {', '.join(idle)}; give it those that step them too")
@@ -263,7 +284,8 @@ def resolve(
     if any(isinstance(given, Mapping) for given in (request.sparsity, request.threshold, request.quality)):
         named = request.by_slice(model, slices, scope)
     limits = named.threshold if named.quality is None else named.quality
-    return Plan(request, named.sparsity, limits, criterion, sigma, scope, choices.pattern, tests, tuple(notes))
+    chosen = criterion, sigma, scope, choices.pattern
+    return Plan(request, named.sparsity, limits, *chosen, tests, tuple(notes), coupled)
 
 
 def _criterion(
@@ -292,18 +314,21 @@ def _criterion(
     return _TAU, [f"by default: tau with lambda* 1, sigma from the second moment that {kept}"]
 
 
-def _scope(choices: Choices, request: Request, slices: Slices) -> tuple[Allocation, list[str]]:
+def _scope(choices: Choices, request: Request, slices: Slices, coupled: bool) -> tuple[Allocation, list[str]]:
     """How many weights each target keeps, and what to say where nobody chose that.
 
     By default LAMP shares out one sparsity over several targets. There is nothing to share out where each has its own
     (a dict), where a limit decides, and of one target alone; whole groups go by the same share of each target.
     """
+    alone = [_ALONE] if isinstance(choices.pattern, Filter) and not coupled else []
     if choices.scope is not None:
-        return choices.scope, []
+        return choices.scope, alone
     if len(slices) == 1 or request.sparsity is None or isinstance(request.sparsity, Mapping):
-        return _EACH, []
+        return _EACH, alone
+    if coupled:
+        return _EACH, [_ALIKE_GROUPS]
     if not choices.pattern.single:
-        return _EACH, [] if choices.pattern.sparsity is not None else [_ALIKE.format(brief(choices.pattern))]
+        return _EACH, [] if choices.pattern.sparsity is not None else [_ALIKE.format(brief(choices.pattern)), *alone]
     return _SHARED_OUT, [_SHARED]
 
 
@@ -352,41 +377,3 @@ def _remedy(params: Mapping[str, Tensor], optimizers: Mapping[str, Optimizer]) -
         f"data give sigma: pruner.observe(batches, loss) before prune(), with {_ENOUGH} batches or more; so does an "
         "epoch of training after pruner = pw.Pruner(model, optimizer, uncertainty=pw.PseudoBootstrap())"
     )
-
-
-def by_slice(
-    model: nn.Module, slices: Sequence[Slice], given: Mapping[str, float], what: str = "sparsity"
-) -> dict[str, float]:
-    """A dict by the names of slices, from one by the names of slices, parameters or modules, or by globs.
-
-    A key without wildcards goes before a glob: {"*": 0.9, "fc2": 0.5} is 0.9 for all but one. `what` its values are is
-    said in errors.
-    """
-    names = {part.name for part in slices}
-    result: dict[str, float] = {}
-    globbed: set[str] = set()
-    for key, value in sorted(given.items(), key=lambda item: not _is_glob(item[0])):
-        meant = match(model, key)
-        whole = {part.param for part in meant if part.index is None}
-        spelled = {key, *(part.name for part in meant)}
-        hit = {part.name for part in slices if part.name in spelled or part.param in whole}
-        if not hit:
-            raise ValueError(f"{what} for {key!r}: no target of that name; the targets are {sorted(names)}")
-        if twice := hit & (result.keys() if _is_glob(key) else result.keys() - globbed):
-            raise ValueError(f"{what} for {key!r} names {sorted(twice)} a second time")
-        globbed = globbed | hit if _is_glob(key) else globbed - hit
-        result |= dict.fromkeys(hit, value)
-    return result
-
-
-def _by_whole_layer(slices: Sequence[Slice], named: Mapping[str, float]) -> dict[str, float]:
-    """The same, with what nobody named in a layer of which one share was asked: a bias goes with its weight."""
-    shares: dict[str, set[float]] = {}
-    for part in slices:
-        shares.setdefault(layer_of(part), set()).update([named[part.name]] if part.name in named else [])
-    given = {part.name: shares[layer_of(part)] for part in slices if part.name not in named}
-    return {**named, **{name: share for name, found in given.items() if len(found) == 1 for share in found}}
-
-
-def _is_glob(key: str) -> bool:
-    return any(sign in key for sign in "*?")

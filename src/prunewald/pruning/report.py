@@ -47,6 +47,15 @@ class TensorReport:
 
 
 @dataclass(frozen=True)
+class UnitReport:
+    """A coupled group, by the first layer that makes its units: filters, neurons or heads that go as a whole."""
+
+    name: str
+    units: int
+    kept: int
+
+
+@dataclass(frozen=True)
 class RowLoss:
     """Output rows of a tensor that lost their last weight in a pruning: each is an output that no input changes."""
 
@@ -70,6 +79,7 @@ class Report:
     pattern: str = "Element()"
     unfinished: str = ""  # where the schedule stood, if it pruned and had not come to its end
     lost_rows: Sequence[RowLoss] = field(default=(), compare=False)  # in tensors that keep some; a file does not tell
+    groups: Sequence[UnitReport] = field(default=(), compare=False)  # what became of coupled ones; no file tells
     refit: Refit | None = None  # what a refit did to the weights that are left, if there was one
 
     @property
@@ -97,8 +107,9 @@ class Report:
         """A report, from the plain data that `dataclasses.asdict` made of it."""
         rows = [TensorReport(**row) for row in saved["rows"]]
         lost = [RowLoss(**loss) for loss in saved.get("lost_rows", ())]
+        groups = [UnitReport(**group) for group in saved.get("groups", ())]
         refit = None if saved.get("refit") is None else Refit.from_dict(saved["refit"])
-        return cls(**{**saved, "rows": rows, "lost_rows": lost, "refit": refit})
+        return cls(**{**saved, "rows": rows, "lost_rows": lost, "groups": groups, "refit": refit})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -113,6 +124,7 @@ class Report:
             "lost_rows": [asdict(loss) for loss in self.lost_rows],
             "total": total,
             "layers": layers,
+            **({"groups": [asdict(group) for group in self.groups]} if self.groups else {}),
             **({} if self.refit is None else {"refit": self.refit.to_dict()}),
         }
 
@@ -133,12 +145,14 @@ class Report:
     def __str__(self) -> str:
         words = map(printable, self._words())  # a file's report may say anything
         after = [] if self.refit is None else ["", str(self.refit)]
-        return "\n".join([*words, text_table(*self._cells(), left=_LEFT, total=self._total()), *after])
+        units = ["", text_table(*self._unit_cells())] if self.groups else []
+        return "\n".join([*words, text_table(*self._cells(), left=_LEFT, total=self._total()), *units, *after])
 
     def _repr_html_(self) -> str:
         words = "".join(f"<p>{escape(line)}</p>" for line in self._words())
         after = "" if self.refit is None else self.refit._repr_html_()
-        return words + html_table(*self._cells(), left=_LEFT, total=self._total()) + after
+        units = html_table(*self._unit_cells()) if self.groups else ""
+        return words + html_table(*self._cells(), left=_LEFT, total=self._total()) + units + after
 
     def _words(self) -> list[str]:
         """What is said above the table."""
@@ -146,6 +160,10 @@ class Report:
 
     def _cells(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         return _HEAD, [_row_cells(row) for row in self.rows]
+
+    def _unit_cells(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        rows = [(one.name, f"{one.units:,}", f"{one.kept:,}", f"{1 - one.kept / one.units:.2%}") for one in self.groups]
+        return ("coupled group", "units", "kept", "gone"), [*rows]
 
     def _total(self) -> tuple[str, ...]:
         return ("total", "", f"{self.weights:,}", f"{self.kept:,}", f"{self.sparsity:.2%}", "", "", "", "")

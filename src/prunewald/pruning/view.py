@@ -13,12 +13,14 @@ from torch.optim import Optimizer
 
 from prunewald.core.base import Allocation, Criterion, Online, Pattern, Schedule
 from prunewald.distributed import in_group, refuse_sharded
+from prunewald.model.groups import Group
 from prunewald.model.slices import Slices
 from prunewald.pruning.gradual import Gradual
 from prunewald.pruning.holding.holding import Holding
 from prunewald.pruning.holding.zeros import Zeros
-from prunewald.pruning.plan import Choices, Plan, Request, sigma_source
+from prunewald.pruning.plan import Choices, Limit, Of, Plan, Request, SigmaSource, Sparsity, sigma_source
 from prunewald.pruning.report import Report
+from prunewald.pruning.scoring import Scored
 from prunewald.pruning.sight import Sight
 from prunewald.pruning.stepping import Stepping
 from prunewald.pruning.subject import Subject
@@ -68,6 +70,17 @@ class PrunerView:
     def masks(self) -> dict[str, Tensor]:
         """By parameter name, True where a weight is alive; a copy."""
         return self._subject.zeros.masks()
+
+    @property
+    def beside(self) -> dict[str, Tensor]:
+        """By parameter name, False where an entry of a bias or a norm is held at zero with a pruned filter; a copy."""
+        return {name: self.zeros.mask(name).clone() for name in self.zeros.beside}
+
+    @property
+    def groups(self) -> list[Group]:
+        """The coupled groups of which units can go as a whole; empty until `couple` or a pruning has found them."""
+        known = None if self._subject.coupling is None else self._subject.coupling.coupled
+        return [] if known is None else list(known.groups)
 
     @property
     def steps(self) -> int:
@@ -147,7 +160,7 @@ class PrunerView:
             present = self._subject.present()
         except (TypeError, ValueError) as reason:  # its parameters are no more
             return str(reason)
-        revived = sum(self.zeros.revived(name, present[name]) for name in self._params)
+        revived = sum(self.zeros.revived(name, present[name]) for name in self.zeros.held if name in present)
         return f"{revived:,} pruned weights are not zero: apply_() sets them to zero again" if revived else ""
 
     def _repr_html_(self) -> str:
@@ -155,6 +168,37 @@ class PrunerView:
         return f"<p>{escape(repr(self))}</p>{report}"
 
     # ---- what it computes ----------------------------------------------------------------------------------------
+
+    def choose(
+        self,
+        sparsity: Sparsity | None = None,
+        *,
+        threshold: Limit | None = None,
+        alpha: float | None = None,
+        fdr: float | None = None,
+        quality: Limit | None = None,
+        uncertainty: SigmaSource | None = None,
+        example_inputs: Any = None,
+        of: Of = "weights",
+    ) -> tuple[dict[str, Tensor], Report]:
+        """The masks that `prune` would set, and its report; nothing changes."""
+        request = Request(sparsity, threshold, alpha, fdr, quality, of)
+        return self._subject.choose(self._plan(request, uncertainty, example_inputs=example_inputs))
+
+    def scores(self, *, scope: Allocation | str | None = None) -> Scored:
+        """The score of each weight, by parameter name: -inf where pruned, negative where dead, NaN off target.
+
+        They are as a pruning would have them, with another `scope` as one with that would: "global" gives all tensors
+        one unit, so that their scores can be compared. The dict has the `criterion`, the `uncertainty` and `notes` on
+        how they were found.
+        """
+        found = {name: torch.full_like(p, torch.nan, dtype=torch.float32) for name, p in self._params.items()}
+        with self._subject.in_sight():
+            plan = self._plan(Request(0.0), scope=scope)
+            scores, reading = self._subject.scores(plan)
+            for part in self.slices:
+                part.put_(found[part.param], scores[part.name].score.to(torch.float32))
+        return Scored(found, plan.criterion, plan.uncertainty, (*plan.notes, *reading.notes()))
 
     def targets(self) -> dict[str, Tensor]:
         """What is pruned, by name: parameters, or slices of them; a loss may use them, to regularise."""

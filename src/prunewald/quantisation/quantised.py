@@ -9,8 +9,8 @@ from torch import Tensor
 
 from prunewald.model.slices import Slice
 from prunewald.pruner import Pruner
+from prunewald.pruning.by_layer import by_slice
 from prunewald.pruning.holding.holding import Holding
-from prunewald.pruning.plan import by_slice
 from prunewald.util.arguments import whole
 
 

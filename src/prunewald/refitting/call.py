@@ -88,7 +88,7 @@ def refit(
     one_of("inputs", inputs, ("pruned", "dense"))
     ignored = frozenset(part.param for target in _listed(ignore) for part in _matched(pruner.model, target))
     wish = Wish(loss, inputs == "dense", _ridges(ridges), held_back, limit, ignored)
-    masks = {name: pruner.zeros.mask(name) for name in pruner.zeros.params}
+    masks = {name: pruner.zeros.mask(name) for name in pruner.zeros.held}
     with closing(Originals(read_originals(dense, pruner.model, masks), folder)) as originals:
         found = _with_notes(refit_(pruner.model, masks, originals, data, wish), pruner)
     with torch.no_grad():
@@ -106,7 +106,7 @@ def refit_pruned(
     check(pruner)
     if any(not bool(mask.all()) for mask in pruner.zeros.alive.values()):
         raise ValueError(_ALREADY)
-    params = pruner.zeros.params
+    params = dict(pruner.model.named_parameters())
     with torch.no_grad(), closing(copied(pruner.model, masks, folder)) as dense:
         try:
             for name, mask in masks.items():

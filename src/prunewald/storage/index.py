@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from prunewald.model.widths import Widths
+
 # safetensors' names for what it can hold.
 DTYPES = {
     "F64": torch.float64,
@@ -77,10 +79,14 @@ class TensorEntry:
         return plain if self.packed is None else plain | asdict(self.packed)
 
 
-def dump(entries: Sequence[TensorEntry], report: Any = None) -> str:
+def dump(entries: Sequence[TensorEntry], report: Any = None, widths: Widths | None = None) -> str:
     """Write the index as JSON."""
-    rows = [entry.to_dict() for entry in entries]
-    return compact({"tensors": rows} if report is None else {"tensors": rows, "report": report})
+    found: dict[str, Any] = {"tensors": [entry.to_dict() for entry in entries]}
+    if report is not None:
+        found["report"] = report
+    if widths is not None:
+        found["widths"] = widths
+    return compact(found)
 
 
 def parse(text: str) -> tuple[list[TensorEntry], Any]:
@@ -88,11 +94,23 @@ def parse(text: str) -> tuple[list[TensorEntry], Any]:
     match json.loads(text, object_pairs_hook=unique):
         case {"masks": _}:
             raise ValueError("this file holds masks, not a model: read it with pw.masks.load")
-        case {"tensors": list(rows), **rest} if rest.keys() <= {"report"}:
+        case {"tensors": list(rows), **rest} if rest.keys() <= {"report", "widths"}:
             entries = [_entry(row) for row in rows]
             unique([(name, entry) for entry in entries for name in entry.names])
             return entries, rest.get("report")
     raise ValueError("the index is neither one of a model nor one of masks")
+
+
+def parse_widths(text: str) -> Widths | None:
+    """What the index of a shrunk model says of its widths, by module and attribute; None where it was not shrunk."""
+    match json.loads(text, object_pairs_hook=unique):
+        case {"widths": dict(widths)}:
+            for name, own in widths.items():
+                check_length(name)
+                if not isinstance(own, dict) or not all(map(is_count, own.values())):
+                    raise nonsense({name: own})
+            return widths
+    return None
 
 
 def compact(data: Any) -> str:

@@ -4,11 +4,13 @@ import os
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from prunewald.distributed import in_group, refuse_shards
 from prunewald.model.layouts import is_adapter, survey
 from prunewald.model.modules import plain
+from prunewald.model.widths import Widths, narrow_, record, recorded, set_widths_, unfit_widths
 from prunewald.pruning.report import Report
 from prunewald.storage import container, index, report_json
 from prunewald.storage.codes.streams import Codec
@@ -83,7 +85,7 @@ def save(
         given = type(pruner).__name__
         raise TypeError(f"save takes a pruner (with model, masks and report) or a torch.nn.Module, not a {given}")
     targets = set(masks) or (_weights(model) if isinstance(values, str) else set())
-    save_state(state, path, FileOptions(values, size, codec, positions), targets, masks, report)
+    save_state(state, path, FileOptions(values, size, codec, positions), targets, masks, report, recorded(model))
 
 
 def save_state(
@@ -93,12 +95,14 @@ def save_state(
     targets: set[str],
     masks: Mapping[str, Tensor],
     report: Report | None,
+    widths: Widths | None = None,
 ) -> None:
     """Save a state dict; `targets` are the names of the tensors that a single word for `values` is meant for."""
     if in_group():
         refuse_shards(state)
     entries, stored = pack(state, masks, options.chooser(state, targets))
-    container.write(path, index.dump(entries, None if report is None else report_json.to_json(report)), stored)
+    told = None if report is None else report_json.to_json(report)
+    container.write(path, index.dump(entries, told, widths), stored)
 
 
 @overload
@@ -108,8 +112,9 @@ def load(path: FilePath, *, into: None = None, max_bytes: int | None = None) -> 
 def load(path: FilePath, *, into: M | None = None, max_bytes: int | None = None) -> M | dict[str, Tensor]:
     """Load a packed file: into a model, which is returned, or as a state dict on the CPU.
 
-    The model must have the names, shapes and dtypes of the file. On any error it is untouched: a
-    PackedFileError if the file is at fault, a ValueError that names the differences if it is another model's.
+    The model must have the names, shapes and dtypes of the file; one that is wider than a file of a shrunk model is
+    made as narrow first. On any error it is untouched: a PackedFileError if the file is at fault, a ValueError that
+    names the differences if it is another model's.
 
     Without a model, tensors of up to `max_bytes` in all are read: 1 GiB, or 256 times the file if that is more.
     """
@@ -117,21 +122,42 @@ def load(path: FilePath, *, into: M | None = None, max_bytes: int | None = None)
     with blaming(path):
         contents = container.read(path)
         entries, _ = read_index(contents)
+        widths = index.parse_widths(contents.index)
         if into is None or max_bytes is not None:
             check_size(contents.size, sum(entry.nbytes for entry in entries), max_bytes)
     target: dict[str, Any] = {}
+    narrower: dict[str, list[Tensor | None]] = {}
     if into is not None:
         # load_state_dict fills what fits before it complains, so nothing may be left for it to complain about.
-        target = plain(into).state_dict()
-        _require(path, into, _differences({name: entry for entry in entries for name in entry.names}, target))
+        target, by_name = plain(into).state_dict(), {name: entry for entry in entries for name in entry.names}
+        narrower = {} if widths is None else _narrower(by_name, target)
+        misfits = unfit_widths(plain(into), widths or {})
+        _require(path, into, _differences(by_name, target, narrower) + misfits)
     with blaming(path):
         state = unpack(entries, contents.tensors)
     if into is None:
         return state
     _require(path, into, _clashes(state, target))
+    if widths is not None:
+        narrow_(plain(into), narrower)
+        set_widths_(plain(into), widths)
+        record(plain(into), widths)
+        target = plain(into).state_dict()
     target.update(state)  # the model's own state dict, since it carries the versions of its modules
     plain(into).load_state_dict(target)
     return into
+
+
+def _narrower(entries: Mapping[str, TensorEntry], target: Mapping[str, Any]) -> dict[str, list[Tensor | None]]:
+    """Of the tensors of a model that are wider than those of a file of a shrunk one: as many positions of each axis."""
+    found: dict[str, list[Tensor | None]] = {}
+    for name, entry in entries.items():
+        wide = tuple(target[name].shape) if isinstance(target.get(name), Tensor) else ()
+        if len(wide) == len(entry.shape) and wide != entry.shape:
+            sizes = list(zip(entry.shape, wide, strict=True))
+            if all(n <= m for n, m in sizes):
+                found[name] = [None if n == m else torch.arange(n) for n, m in sizes]
+    return found
 
 
 def read_index(contents: Contents) -> tuple[list[TensorEntry], Report | None]:
@@ -153,14 +179,17 @@ def _require(path: FilePath, model: nn.Module, differences: list[str]) -> None:
         raise ValueError(f"{path} does not fit this {type(model).__name__}: {shown}")
 
 
-def _differences(entries: Mapping[str, TensorEntry], target: Mapping[str, Any]) -> list[str]:
+def _differences(
+    entries: Mapping[str, TensorEntry], target: Mapping[str, Any], narrower: Mapping[str, Any]
+) -> list[str]:
     """In what a file's tensors and those of a model differ, in words."""
     adapters = [name for name in entries if name not in target and is_adapter(name)]
     found = [_ADAPTERS.format(adapters[0])] if adapters else []
     found += [f"{name!r} is in the model only" for name in target if name not in entries]
     found += [f"{name!r} is in the file only" for name in entries if name not in target]
     for name, entry in entries.items():
-        ours = f"{DTYPES[entry.dtype]} {entry.shape}"
+        shape = tuple(target[name].shape) if name in narrower else entry.shape
+        ours = f"{DTYPES[entry.dtype]} {shape}"
         if name in target and ours != (theirs := _kind(target[name])):
             found.append(f"{name!r} is {ours} in the file, {theirs} in the model")
     return found

@@ -19,8 +19,9 @@ from prunewald.model.masking import check_masks
 from prunewald.model.optimizers import as_list, forget_history_
 from prunewald.model.targets import Target
 from prunewald.pruner import Pruner
+from prunewald.pruning.by_layer import by_slice
 from prunewald.pruning.holding.dark import Dark
-from prunewald.pruning.plan import Limit, Plan, Request, SigmaSource, Sparsity, by_slice, online
+from prunewald.pruning.plan import Limit, Plan, Request, SigmaSource, Sparsity, online
 from prunewald.pruning.selecting import keep_counts
 from prunewald.util.arguments import real, whole
 from prunewald.util.notices import warn

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prunewald.core.criteria import MagnitudeUncertainty
+from prunewald.model.uses import uses
 from prunewald.pruner import Pruner
 from prunewald.pruning.describing import untouched_row
 from prunewald.pruning.report import Report
@@ -11,7 +12,7 @@ from prunewald.storage import Inspection, inspect
 from prunewald.util.files import FilePath
 from prunewald.util.registry import brief, name_of
 from prunewald.web import accuracies as accuracy
-from prunewald.web import costs, layer_table, planes, stored
+from prunewald.web import layer_table, planes, stored
 
 FORMAT = "prunewald page 1"
 SECTIONS = ("accuracy", "layers", "planes", "file", "history", "settings")
@@ -78,10 +79,10 @@ def of_pruner(
     """Every section that a Pruner, and what is given beside it, can have."""
     _check(pruner)
     found = None if file is None else _of_these(pruner, file)
-    uses = None if inputs is None else costs.uses(pruner.model, inputs)
+    used = None if inputs is None else uses(pruner.model, inputs)
     sections = {
         "accuracy": why(NO_ACCURACIES) if accuracies is None else accuracy.given(accuracies),
-        "layers": _layers(pruner, uses, found),
+        "layers": _layers(pruner, used, found),
         "planes": look(pruner) if before is None else _of_before(pruner, before),
         "file": why(_NO_FILE) if found is None else stored.section(found),
         "history": _history(pruner),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from prunewald.web.costs import uses
+from prunewald.model.uses import uses
 
 
 class Recurrent(nn.Module):

@@ -13,11 +13,12 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _LIKE_LINEAR = {"Conv1D"}  # of Transformers, by name: (in, out)
 
 
-def uses(model: nn.Module, inputs: Any) -> dict[str, float]:
+def uses(model: nn.Module, inputs: Any, what: str = "inputs") -> dict[str, float]:
     """How many multiplications each weight stands for, by parameter name, in a pass over one example of `inputs`.
 
     `inputs` are what the model is called with: a tensor, a tuple of arguments, or a dict of them. Known are linear
-    layers, convolutions and recurrent layers; what is called several times, or is shared, counts each of them.
+    layers, convolutions and recurrent layers; what is called several times, or is shared, counts each of them. `what`
+    the inputs are is said in errors.
     """
     names = {id(param): name for name, param in model.named_parameters()}
     found: dict[str, float] = {}
@@ -30,7 +31,7 @@ def uses(model: nn.Module, inputs: Any) -> dict[str, float]:
     handles = [module.register_forward_hook(count) for module in model.modules()]
     try:
         with evaluating(model), torch.no_grad():
-            _call(model, inputs)
+            _call(model, inputs, what)
     finally:
         for handle in handles:
             handle.remove()
@@ -46,12 +47,19 @@ def _times(module: Any, args: tuple[Any, ...], output: Any) -> Iterator[tuple[Te
         yield module.weight, output.numel() // module.out_channels
     elif isinstance(module, _TRANSPOSED) and args:
         yield module.weight, args[0].numel() // module.in_channels
+    elif isinstance(module, nn.MultiheadAttention):
+        asked = output[0].numel() // output[0].shape[-1]  # by cross attention the inputs of keys may be more or fewer
+        names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+        found = (module._parameters[name] for name in names)
+        yield from ((param, asked) for param in found if param is not None)
+        if type(module).forward is nn.MultiheadAttention.forward:  # it never calls the module of its last layer
+            yield module.out_proj.weight, asked
     elif isinstance(module, nn.RNNBase) and args:
-        steps = getattr(args[0], "data", args[0]).numel() // module.input_size
+        steps = args[0].data.numel() // module.input_size  # of a packed sequence too
         yield from ((param, steps) for name, param in module.named_parameters(recurse=False) if "weight" in name)
 
 
-def _call(model: Callable[..., Any], inputs: Any) -> None:
+def _call(model: Callable[..., Any], inputs: Any, what: str) -> None:
     try:
         if isinstance(inputs, Mapping):
             model(**inputs)
@@ -59,7 +67,7 @@ def _call(model: Callable[..., Any], inputs: Any) -> None:
             model(*(inputs if isinstance(inputs, tuple) else (inputs,)))
     except Exception as error:
         raise ValueError(
-            f"inputs={_shown(inputs)} do not go through {type(model).__name__} ({error}): give what the model is "
+            f"{what}={_shown(inputs)} do not go through {type(model).__name__} ({error}): give what the model is "
             "called with, a tensor, a tuple or a dict"
         ) from error
 
