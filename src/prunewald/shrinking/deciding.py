@@ -79,7 +79,7 @@ class Decision:
         found = [f"some of what is pruned whole stays in the smaller model: {self._reasons()}"] if self.stay else []
         kept, weights = self.kept(), survey(self.model).weights
         left = sum(int((~cut(self.alive[name], kept.get(name, ()))).sum()) for name in self.alive if name in weights)
-        if left:
+        if left and (self.pruner or left > 0.001 * sum(self.alive[name].numel() for name in weights)):
             found.append(
                 f"{left:,} weights of the smaller model are zero: Pruner(small, optimizer).hold_zeros() keeps them so"
             )

@@ -41,8 +41,8 @@ def shrink(pruner: Pruner | nn.Module, example_inputs: Any, optimizer: Any = Non
     kept = found.kept()
     if error := _cut_(small, found, example_inputs, wanted):
         raise ValueError(f"{error}. {_at_fault(model, masks, found, example_inputs, wanted)}")
-    for note in found.notes():
-        warn(note)
+    if notes := found.notes():
+        warn("; and ".join(notes))
     return small, None if optimizer is None else carried(optimizer, model, small, kept)
 
 
