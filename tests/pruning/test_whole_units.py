@@ -40,7 +40,7 @@ def masked_places(model, x, masks) -> None:
     ],
 )
 @pytest.mark.parametrize("scope", [None, "global"])
-def test_a_unit_goes_from_all_layers_of_its_group(model, shape, scope) -> None:
+def test_a_unit_goes_from_all_layers_of_its_group(model, shape, scope):
     torch.manual_seed(0)
     net, x = model(), torch.randn(2, *shape)
     one = pruner(net, scope=scope)
@@ -65,7 +65,7 @@ def left_by_hand(model: nn.Module, masks, beside, of: str) -> float:
 @pytest.mark.parametrize("of", ["weights", "parameters", "macs"])
 @pytest.mark.parametrize("model", [cnn, Forked])
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-def test_the_share_is_of_what_was_asked_and_the_report_says_what_was_reached(of, model, share) -> None:
+def test_the_share_is_of_what_was_asked_and_the_report_says_what_was_reached(of, model, share):
     one = pruner(model())
     report = one.prune(share, example_inputs=X[:1], of=of)
     reached = left_by_hand(one.model, one.masks, one.beside, of)
@@ -74,12 +74,12 @@ def test_the_share_is_of_what_was_asked_and_the_report_says_what_was_reached(of,
         assert any(f"{reached:.2%} of the" in note and f"{share:.2%}" in note for note in report.notes)
 
 
-def test_of_filters_is_the_share_of_units() -> None:
+def test_of_filters_is_the_share_of_units():
     report = pruner(cnn()).prune(0.5, example_inputs=X[:1], of="filters")
     assert [(group.name, group.kept, group.units) for group in report.groups] == [("0", 4, 8), ("3", 6, 12)]
 
 
-def test_small_groups_take_large_steps_and_others_make_up_for_them() -> None:
+def test_small_groups_take_large_steps_and_others_make_up_for_them():
     net = nn.Sequential(
         nn.Linear(8, 2), nn.ReLU(), nn.Linear(2, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 4)
     )
@@ -87,7 +87,7 @@ def test_small_groups_take_large_steps_and_others_make_up_for_them() -> None:
     assert report.sparsity == pytest.approx(0.6, abs=2e-3)
 
 
-def test_li_takes_the_smallest_norms_of_the_making_filters() -> None:
+def test_li_takes_the_smallest_norms_of_the_making_filters():
     net = cnn()
     norms = net[0].weight.detach().abs().sum((1, 2, 3))
     one = pruner(net, pattern=pw.Filter(score="l1"))
@@ -96,7 +96,7 @@ def test_li_takes_the_smallest_norms_of_the_making_filters() -> None:
 
 
 @pytest.mark.parametrize("score", ["wald", "mean"])
-def test_a_unit_is_scored_by_all_weights_that_go_with_it(score) -> None:
+def test_a_unit_is_scored_by_all_weights_that_go_with_it(score):
     net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     sigma = {"0.weight": torch.rand(5, 6) + 0.1, "2.weight": torch.rand(3, 5) + 0.1}
     one = pw.Pruner(net, criterion="wald", uncertainty=sigma, pattern=pw.Filter(score=score))
@@ -109,13 +109,13 @@ def test_a_unit_is_scored_by_all_weights_that_go_with_it(score) -> None:
     assert (~one.masks["2.weight"]).all(0).nonzero().flatten().tolist() == gone.tolist()
 
 
-def test_by_layer_the_others_stay() -> None:
+def test_by_layer_the_others_stay():
     one = pruner(cnn())
     report = one.prune({"3": 0.25}, example_inputs=X[:1])
     assert [(group.name, group.kept) for group in report.groups] == [("0", 8), ("3", 9)]
 
 
-def test_further_prunings_take_the_groups_that_are_known() -> None:
+def test_further_prunings_take_the_groups_that_are_known():
     one = pruner(cnn())
     assert one.groups == []
     assert one.prune(0.3, example_inputs=X[:1], dry_run=True).groups
@@ -130,7 +130,7 @@ def test_further_prunings_take_the_groups_that_are_known() -> None:
     assert one.prune(0.7).sparsity == report.sparsity
 
 
-def test_a_schedule_prunes_by_the_groups_that_were_found_before() -> None:
+def test_a_schedule_prunes_by_the_groups_that_were_found_before():
     net = cnn()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     one = pruner(net, schedule=pw.Cubic(0.6, begin=1, end=3), optimizer=optimizer)
@@ -145,13 +145,13 @@ def test_a_schedule_prunes_by_the_groups_that_were_found_before() -> None:
     masked_places(net, X[:1], one.masks)
 
 
-def test_without_example_inputs_each_tensor_goes_for_itself_and_a_note_says_so() -> None:
+def test_without_example_inputs_each_tensor_goes_for_itself_and_a_note_says_so():
     report = pruner(cnn()).prune(0.5)
     assert any("each tensor for itself" in note and "example_inputs=" in note for note in report.notes)
     assert report.groups == ()
 
 
-def test_what_stays_whole_is_in_the_report_with_its_reason() -> None:
+def test_what_stays_whole_is_in_the_report_with_its_reason():
     net = cnn()
     report = pruner(net, ignore="3").prune(0.1, example_inputs=X[:1])
     assert [group.name for group in report.groups] == ["0"]
@@ -159,11 +159,11 @@ def test_what_stays_whole_is_in_the_report_with_its_reason() -> None:
     assert "8.weight (the model returns it)" in note
 
 
-def test_what_only_reads_may_be_ignored() -> None:
+def test_what_only_reads_may_be_ignored():
     assert pruner(cnn(), ignore="8").prune(0.1, example_inputs=X[:1]).groups[1].kept < 12
 
 
-def test_a_group_that_is_made_by_something_ignored_stays() -> None:
+def test_a_group_that_is_made_by_something_ignored_stays():
     net = ResNet8(1, 8, 4)
     x = torch.randn(1, 1, 8, 8)
     report = pruner(net, ignore="blocks.1.around").prune(0.3, example_inputs=x)
@@ -171,14 +171,14 @@ def test_a_group_that_is_made_by_something_ignored_stays() -> None:
     assert any("'blocks.1.around.weight' makes them too" in note for note in report.notes)
 
 
-def test_more_than_can_go_leaves_one_unit_of_each_group() -> None:
+def test_more_than_can_go_leaves_one_unit_of_each_group():
     one = pruner(cnn())
     report = one.prune(0.999, example_inputs=X[:1])
     assert [group.kept for group in report.groups] == [1, 1]
     assert any("no more can go" in note for note in report.notes)
 
 
-def test_what_cannot_be_is_refused_and_the_model_untouched() -> None:
+def test_what_cannot_be_is_refused_and_the_model_untouched():
     net = cnn()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     one = pruner(net)
@@ -207,7 +207,7 @@ def test_what_cannot_be_is_refused_and_the_model_untouched() -> None:
         one.prune({"0": 0.1})
 
 
-def test_layers_of_one_group_get_one_share() -> None:
+def test_layers_of_one_group_get_one_share():
     net = ResNet8(1, 8, 4)
     x = torch.randn(1, 1, 8, 8)
     one = pruner(net)
@@ -216,7 +216,7 @@ def test_layers_of_one_group_get_one_share() -> None:
     assert one.prune({"conv": 0.5, "blocks.0.conv2": 0.5}, example_inputs=x).groups[0].kept == 8
 
 
-def test_groups_of_ones_own() -> None:
+def test_groups_of_ones_own():
     net = cnn()
     one = pruner(net)
     groups = [group for group in find_groups(net, X[:1]) if group.name == "3"]
@@ -224,7 +224,7 @@ def test_groups_of_ones_own() -> None:
     assert [group.name for group in one.prune(0.3).groups] == ["3"]
 
 
-def test_the_report_shows_units_and_goes_through_plain_data() -> None:
+def test_the_report_shows_units_and_goes_through_plain_data():
     report = pruner(cnn()).prune(0.5, example_inputs=X[:1])
     assert "coupled group" in str(report)
     assert "coupled group" in report._repr_html_()
@@ -232,7 +232,7 @@ def test_the_report_shows_units_and_goes_through_plain_data() -> None:
     assert report.to_dict()["groups"][0] == {"name": "0", "units": 8, "kept": report.groups[0].kept}
 
 
-def test_finding_groups_is_no_data_for_a_criterion_that_reads_inputs() -> None:
+def test_finding_groups_is_no_data_for_a_criterion_that_reads_inputs():
     net = cnn()
     one = pw.Pruner(net, criterion="wanda", pattern=pw.Filter(), scope="layer")
     net.eval()
