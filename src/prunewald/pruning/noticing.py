@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from prunewald.distributed import in_group, refuse_sharded
 from prunewald.model.modules import plain
@@ -50,8 +51,10 @@ class ModelHook:
 
     def __call__(self, *args: Any) -> None:
         """Look, except in a graph."""
-        # In a graph that is compiled, exported or traced there is nothing to look at.
-        if not torch.compiler.is_compiling() and torch._C._get_tracing_state() is None:
+        # In a graph that is compiled, exported or traced there is nothing to look at, and where each operation is
+        # followed, as when coupled groups are found, a look would be taken for a part of the model.
+        traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+        if not traced and not is_in_torch_dispatch_mode():
             self.call(*args)
 
     def __reduce__(self) -> tuple[Any, ...]:

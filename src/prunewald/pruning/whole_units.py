@@ -23,7 +23,7 @@ _SHOWN = 6  # so many names are listed
 _NOTABLE = 5e-4  # a share further than this from the one asked for is noted
 _WORD = {"weights": "weights of the targets", "filters": "units", "parameters": "parameters", "macs": "multiplications"}
 _WHOLE = "left whole: the rows of {}"
-_REACHED = "{:.2%} of the {} are gone, not {:.2%}: the nearest that whole units give"
+_REACHED = "{:.2%} of the {} are gone, not {:.2%}: as near as whole units come"
 _NO_MORE = "{:.2%} of the {} are gone, not {:.2%}: no more can go, since at least one unit of each group stays"
 
 
@@ -149,7 +149,7 @@ class _Search:
                 g.name for g in self._coupled.groups if any(m.name == name and m.role == "makes" for m in g.members)
             ]
             if not made:
-                raise ValueError(f"sparsity {share!r} for {name!r}: no unit of it can go; see `pruner.groups`")
+                raise ValueError(f"sparsity {share!r} for {name!r}: its rows stay whole ({self._coupled.whole[name]})")
             for group in made:
                 if asked.setdefault(group, share) != share:
                     raise ValueError(
@@ -195,7 +195,8 @@ class _Search:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._gone(self._at(middle / units)) <= wanted else (low, middle)
-        counts = self._between(self._at(low / units), self._at(high / units), wanted)
+        found = [self._filled(self._at(side / units), wanted) for side in (low, high)]
+        counts = min(found, key=lambda one: abs(self._gone(one) - wanted))
         reached = self._gone(counts)
         if abs(reached - wanted) <= _NOTABLE:
             return counts, []
@@ -203,24 +204,32 @@ class _Search:
         return counts, [text.format(reached, word, wanted)]
 
     def _step(self) -> float:
-        """The largest share that goes with one unit."""
-        full = {name: len(ranked.score) for name, ranked in self._scores.items()}
-        none = {name: torch.ones(size, dtype=torch.bool, device="cpu") for name, size in full.items()}
-        first = {name: ~(torch.arange(size, device="cpu") < 1) for name, size in full.items()}
-        return max(self._ledger.gone(none | {name: first[name]}) for name in full) - self._ledger.gone(none)
+        """The largest share that goes with one more unit."""
+        gone = self._gone(self._most)
+        return max(self._gone(self._most | {name: count - 1}) for name, count in self._most.items()) - gone
 
-    def _between(self, more: dict[str, int], fewer: dict[str, int], wanted: float) -> dict[str, int]:
-        """From the counts on one side towards those on the other, the largest steps first, while that is nearer."""
-        gone = self._gone(more)
-        steps = {n: self._gone(more | {n: more[n] - 1}) - gone for n in more if fewer[n] < more[n]}
-        counts = more
-        for name in sorted(steps, key=lambda n: -steps[n]):
-            while counts[name] > fewer[name]:
-                trial = counts | {name: counts[name] - 1}
-                after = self._gone(trial)
-                if abs(after - wanted) >= abs(gone - wanted):
+    def _filled(self, start: dict[str, int], wanted: float) -> dict[str, int]:
+        """From counts that are near to nearer ones, unit by unit.
+
+        Groups of few units take large steps, which others make up for; the one that has moved least, for its size, is
+        moved first, and none beyond the goal but in the last step.
+        """
+        sizes, counts, gap = self._scores.sizes, dict(start), wanted - self._gone(start)
+        step = -1 if gap > 0 else 1
+        while abs(gap) > _NOTABLE:
+            moves = [n for n in counts if 1 <= counts[n] + step <= self._most[n]]
+            beyond: list[tuple[float, str]] = []
+            for name in sorted(moves, key=lambda n: abs(counts[n] + step - start[n]) / sizes[n]):
+                after = wanted - self._gone(counts | {name: counts[name] + step})
+                if after * gap >= 0 and abs(after) < abs(gap):
+                    counts, gap = counts | {name: counts[name] + step}, after
                     break
-                counts, gone = trial, after
+                beyond.append((abs(after), name))
+            else:
+                if beyond and min(beyond)[0] < abs(gap):
+                    name = min(beyond)[1]
+                    counts[name] += step
+                break
         return counts
 
 
