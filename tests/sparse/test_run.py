@@ -235,6 +235,16 @@ def test_a_chain_with_other_modules_between_and_around():
     same(fast, model, torch.randn(70, 4, 24))
 
 
+def test_a_layer_that_stands_twice_in_a_chain():
+    layer = mlp(sizes=(64, 64))[0]
+    model = nn.Sequential(layer, nn.ReLU(), layer, nn.Sequential(layer, nn.ReLU()))
+    fast = pw.run_sparse(model, torch.randn(1, 64))
+    assert fast.report.replaced
+    assert len(fast) == 4
+    assert fast[0] is fast[2]
+    same(fast, model, torch.randn(3, 64))
+
+
 def test_gradients_of_inputs_are_right():
     model = mlp()
     fast = pw.run_sparse(model, torch.randn(4, 96))

@@ -226,10 +226,13 @@ def fits(x: Any, inputs: int) -> bool:
 
 def swapped(model: nn.Module, instead: Mapping[nn.Module, nn.Module]) -> nn.Module:
     """A model with other modules in the place of some, wherever these stand; the model itself may be one of them."""
-    for module in [*model.modules()]:
+    for module in [*model.modules(), *instead.values()]:
         for name, child in module._modules.items():
             if child is not None and child in instead:
                 module._modules[name] = instead[child]
+    for module in instead.values():
+        if isinstance(module, FusedSequential):
+            module.fuse_(module.chains)  # which knows its children
     return instead.get(model, model)
 
 
