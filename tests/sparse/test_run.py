@@ -235,6 +235,33 @@ def test_a_chain_with_other_modules_between_and_around():
     same(fast, model, torch.randn(70, 4, 24))
 
 
+def test_chains_within_chains():
+    inner = nn.Sequential(nn.Tanh(), *mlp(sizes=(64, 64, 64)))
+    model = nn.Sequential(*mlp(sizes=(64, 64, 64)), inner)
+    fast = pw.run_sparse(model, torch.randn(1, 64))
+    lines = [row.name for row in fast.report.layers if not row.shape]
+    if isinstance(library(), str):
+        assert lines == []
+    else:
+        assert lines == ["0 to 2", "3.1 to 3.3"]
+        assert isinstance(fast[3], FusedSequential)
+        assert fast._steps()[1] == fast._made_for
+    assert not [type(one) for one in fast.modules() if type(one) is nn.Linear]
+    same(fast, model, torch.randn(3, 64))
+
+
+def test_hooks_within_a_chain_run():
+    model = mlp()
+    fast, seen = pw.run_sparse(model, torch.randn(1, 96)), []
+    handle = fast[1].register_forward_hook(lambda module, args, output: seen.append(output))
+    x = torch.randn(1, 96)
+    same(fast, model, x)
+    torch.testing.assert_close(seen, [model[:2](x).detach()], rtol=1e-4, atol=1e-4)
+    handle.remove()
+    same(fast, model, x)
+    assert len(seen) == 1
+
+
 def test_a_layer_that_stands_twice_in_a_chain():
     layer = mlp(sizes=(64, 64))[0]
     model = nn.Sequential(layer, nn.ReLU(), layer, nn.Sequential(layer, nn.ReLU()))

@@ -176,10 +176,11 @@ class _Fused:
     def __init__(self, children: list[Any], run: Kernel) -> None:
         self._children, self._run = children, run
         self._inputs = next(child for child in children if isinstance(child, SparseLinear)).in_features
-        self._modes = [child for child in children if isinstance(child, nn.Dropout)]
+        self._dropouts = [child for child in children if isinstance(child, nn.Dropout)]
+        self._hooks = [hooks for child in children for hooks in (child._forward_hooks, child._forward_pre_hooks)]
 
     def __call__(self, x: Any) -> Any:
-        if not fits(x, self._inputs) or (self._modes and any(one.training for one in self._modes)):
+        if not fits(x, self._inputs) or any(self._hooks) or any(one.training for one in self._dropouts):
             for child in self._children:
                 x = child(x)
             return x
