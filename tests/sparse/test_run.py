@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 import prunewald as pw
 from prunewald.sparse import SpeedReport
@@ -234,6 +235,43 @@ def test_a_chain_with_other_modules_between_and_around():
     same(fast, model, torch.randn(70, 4, 24))
 
 
+def test_chains_within_chains():
+    inner = nn.Sequential(nn.Tanh(), *mlp(sizes=(64, 64, 64)))
+    model = nn.Sequential(*mlp(sizes=(64, 64, 64)), inner)
+    fast = pw.run_sparse(model, torch.randn(1, 64))
+    lines = [row.name for row in fast.report.layers if not row.shape]
+    if isinstance(library(), str):
+        assert lines == []
+    else:
+        assert lines == ["0 to 2", "3.1 to 3.3"]
+        assert isinstance(fast[3], FusedSequential)
+        assert fast._steps()[1] == fast._made_for
+    assert not [type(one) for one in fast.modules() if type(one) is nn.Linear]
+    same(fast, model, torch.randn(3, 64))
+
+
+def test_hooks_within_a_chain_run():
+    model = mlp()
+    fast, seen = pw.run_sparse(model, torch.randn(1, 96)), []
+    handle = fast[1].register_forward_hook(lambda module, args, output: seen.append(output))
+    x = torch.randn(1, 96)
+    same(fast, model, x)
+    torch.testing.assert_close(seen, [model[:2](x).detach()], rtol=1e-4, atol=1e-4)
+    handle.remove()
+    same(fast, model, x)
+    assert len(seen) == 1
+
+
+def test_a_layer_that_stands_twice_in_a_chain():
+    layer = mlp(sizes=(64, 64))[0]
+    model = nn.Sequential(layer, nn.ReLU(), layer, nn.Sequential(layer, nn.ReLU()))
+    fast = pw.run_sparse(model, torch.randn(1, 64))
+    assert fast.report.replaced
+    assert len(fast) == 4
+    assert fast[0] is fast[2]
+    same(fast, model, torch.randn(3, 64))
+
+
 def test_gradients_of_inputs_are_right():
     model = mlp()
     fast = pw.run_sparse(model, torch.randn(4, 96))
@@ -304,6 +342,59 @@ def test_other_dtypes_stay_dense(dtype):
     assert not fast.report.replaced
     assert "only float32" in str(fast.report)
     same(fast, model, torch.randn(1, 96, dtype=dtype))
+
+
+def test_derivatives_of_torch_func_are_right():
+    model = mlp()
+    fast, x = pw.run_sparse(model, torch.randn(1, 96)), torch.randn(5, 96)
+    torch.testing.assert_close(torch.func.vmap(fast)(x), model(x), rtol=1e-4, atol=1e-4)
+    with forward_ad.dual_level():
+        pairs = [forward_ad.unpack_dual(one(forward_ad.make_dual(x, torch.ones_like(x)))) for one in (fast, model)]
+    torch.testing.assert_close(pairs[0].tangent, pairs[1].tangent, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_are_set_from_outside_are_refused():
+    fast = pw.run_sparse(mlp(), torch.randn(1, 96))
+    with pytest.raises(AttributeError, match="load_state_dict"):
+        torch.func.functional_call(fast, mlp(0.5).state_dict(), (torch.randn(1, 96),))
+
+
+def test_a_model_that_draws_numbers_is_compared_fairly_and_leaves_the_generator_as_it_was():
+    before = torch.get_rng_state()
+    fast = pw.run_sparse(Drawing(), torch.ones(1, 96))
+    assert fast.report.replaced
+    assert fast(input=torch.ones(1, 96)).shape == (1, 256)
+    torch.set_rng_state(before)
+    pw.run_sparse(Drawing(), torch.ones(1, 96))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Drawing(nn.Module):
+    """Dropout that eval mode does not end."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            self.fc = mlp()[0]
+
+    def forward(self, input):
+        return nn.functional.dropout(self.fc(input=input), 0.5)
+
+
+def test_a_model_that_torch_has_pruned_is_left_dense_or_refused_with_the_remedy():
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
+    nn.utils.prune.l1_unstructured(model[0], "weight", 0.95)
+    with pytest.raises(ValueError, match=r"cannot be copied.*prune.remove\(\)"):
+        pw.run_sparse(model, torch.randn(1, 64))
+    nn.utils.prune.remove(model[0], "weight")
+    assert pw.run_sparse(model, torch.randn(1, 64)).report.replaced
+
+
+def test_an_example_that_does_not_fit_leaves_no_trace():
+    model = mlp()
+    with pytest.raises(RuntimeError, match="96"):
+        pw.run_sparse(model, torch.randn(1, 95))
+    assert not any("forward" in vars(module) for module in model.modules())
 
 
 def test_what_cannot_run_here_is_refused():

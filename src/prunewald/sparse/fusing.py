@@ -66,7 +66,7 @@ def fuse(name: str, sequential: nn.Sequential, met: Met, verdicts: Verdicts, on:
                 x = child(x)
         at = begin
         if isinstance(x, Tensor) and x.dtype == torch.float32 and x.numel():
-            chain, line = _tried(f"{name}.".lstrip("."), [*sequential.named_children()][begin:end], x, verdicts, on)
+            chain, line = _tried(f"{name}.".lstrip("."), [*sequential._modules.items()][begin:end], x, verdicts, on)
             lines.append(line)
             if chain is not None:
                 chains.append(chain._replace(begin=begin, end=end))
@@ -74,7 +74,9 @@ def fuse(name: str, sequential: nn.Sequential, met: Met, verdicts: Verdicts, on:
         return Fused({}, tuple(lines))
     inner = {child for chain in chains for child in children[chain.begin : chain.end]}
     instead = {child: put(child, verdicts, child in inner) for child in children}
-    made = FusedSequential(OrderedDict((key, instead[child]) for key, child in sequential.named_children()))
+    made = FusedSequential(
+        OrderedDict((key, instead[child]) for key, child in zip(sequential._modules, children, strict=True))
+    )
     made.fuse_(tuple(chains))
     return Fused({**instead, sequential: made}, tuple(lines))
 

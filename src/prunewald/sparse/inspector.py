@@ -26,6 +26,7 @@ class _Description(ctypes.Structure):
 
 _GENERAL = _Description(20, 40, 50)
 _INSPECTION = {  # torch's own library goes without: then weights are not looked at beforehand
+    "MKL_Set_Num_Threads_Local": [_Code],
     "mkl_sparse_set_mv_hint": [_Pointer, _Code, _Description, _Int],
     "mkl_sparse_set_mm_hint": [_Pointer, _Code, _Description, _Code, _Int, _Int],
     "mkl_sparse_optimize": [_Pointer],
@@ -44,7 +45,7 @@ class Inspected:
     """A layer as MKL keeps it after it has looked at the weights; x (samples, inputs) to y (samples, outputs)."""
 
     def __init__(self, weight: Compressed, samples: int, found: Any) -> None:
-        self._weight, self._mkl = weight, found
+        self._weight, self._mkl, self._inspects = weight, found, inspects(found)
         self._handle = _Pointer()
         starts, at = weight.starts.data_ptr(), ctypes.addressof(self._handle)
         shape = (weight.outputs, weight.inputs)
@@ -52,7 +53,7 @@ class Inspected:
         arrays = (starts, starts + 4, *(one.data_ptr() for one in self._entries))
         _must(found.mkl_sparse_s_create_csr(at, _ZERO_BASED, *shape, *arrays))
         weakref.finalize(self, found.mkl_sparse_destroy, self._handle)
-        if inspects(found):  # hints may be refused: then it is only slower
+        if self._inspects:  # hints may be refused: then it is only slower
             if samples == 1:
                 found.mkl_sparse_set_mv_hint(self._handle, _PLAIN, _GENERAL, _CALLS)
             else:
@@ -62,6 +63,8 @@ class Inspected:
     def __call__(self, x: Tensor) -> Tensor:
         """W x + b for every sample."""
         weight, samples = self._weight, x.shape[0]
+        if self._inspects:  # not torch's own library, which knows
+            self._mkl.MKL_Set_Num_Threads_Local(torch.get_num_threads())
         if samples == 1:
             y = x.new_zeros(1, weight.outputs) if weight.bias is None else weight.bias[None].clone()
             pointers = (x.data_ptr(), 1.0, y.data_ptr())
@@ -111,12 +114,12 @@ def inspects(found: Any) -> bool:
 
 
 def _paths() -> Iterator[str]:
-    folder = Path(torch.__file__).parent / "lib"
-    yield from map(str, sorted(folder.glob("*torch_cpu.*")))
     for folder in (Path(sys.prefix) / "lib", Path(sys.prefix) / "Library" / "bin"):  # where pip puts the package mkl
         yield from map(str, sorted(folder.glob("*mkl_rt*")))
     if named := ctypes.util.find_library("mkl_rt"):
         yield named
+    folder = Path(torch.__file__).parent / "lib"  # which cannot look at the weights beforehand
+    yield from map(str, sorted(folder.glob("*torch_cpu.*")))
 
 
 def _counts_in_int32(found: Any) -> bool:

@@ -53,7 +53,7 @@ def run_sparse(
     allowed = _backends(backends)
     on = Conditions(allowed, torch.get_num_threads(), real("margin", margin, least=0))
     inside, (args, kwargs) = _inside(model), _example(example_inputs)
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
         dense = _copied(inside)
         fast, lines = _replaced(copy.deepcopy(dense), args, kwargs, on)
         report = _compared(dense, fast, args, kwargs, lines, on)
@@ -103,7 +103,14 @@ def _copied(model: nn.Module) -> nn.Module:
         name: [place for place, hook in module._forward_pre_hooks.items() if isinstance(hook, ModelHook)]
         for name, module in model.named_modules()
     }
-    made = copy.deepcopy(model).eval().requires_grad_(False)
+    try:
+        made = copy.deepcopy(model).eval().requires_grad_(False)
+    except Exception as error:
+        said = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise ValueError(
+            f"the model cannot be copied ({said}): copy.deepcopy(model) has to work; where torch.nn.utils.prune has "
+            "pruned it, torch.nn.utils.prune.remove() first"
+        ) from error
     for name, places in mine.items():
         for place in places:
             del made.get_submodule(name)._forward_pre_hooks[place]
@@ -138,8 +145,9 @@ def _others(model: nn.Module, layers: Mapping[nn.Module, str]) -> list[LayerSpee
     found = []
     for name in survey(model).weights:
         param = model.get_parameter(name)
-        if id(param) not in mine:
-            kind = type(model.get_submodule(name.rpartition(".")[0])).__name__
+        module = model.get_submodule(name.rpartition(".")[0])
+        if id(param) not in mine and not isinstance(module, nn.utils.parametrize.ParametrizationList):
+            kind = type(module).__name__
             zeros = 1 - param.count_nonzero().item() / param.numel()
             reason = f"{kind}: only linear layers run sparse"
             found.append(LayerSpeed(name, tuple(param.shape), zeros, 0, "", None, None, reason))
@@ -155,7 +163,10 @@ def _compared(
     example = ", ".join(_described(one) for one in [*args, *kwargs.values()])
     if not any(one.way for one in lines):
         return SpeedReport(lines, on.threads, example, None, None, False, notes)
-    if not _same(fast(*args, **kwargs), dense(*args, **kwargs)):
+    drawn = torch.get_rng_state()  # the same numbers for both, if they draw any
+    wanted = dense(*args, **kwargs)
+    torch.set_rng_state(drawn)
+    if not _same(fast(*args, **kwargs), wanted):
         notes.append("the outputs on the example were not those of the dense model, or not finite")
         return SpeedReport(lines, on.threads, example, None, None, False, notes)
     times = timed({DENSE: lambda: dense(*args, **kwargs), _SPARSE: lambda: fast(*args, **kwargs)})

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from prunewald.sparse.backends import Kernel, MissingBackend, Way, kernel, program
@@ -15,6 +16,10 @@ from prunewald.util.notices import warn
 _MOVED = (
     "what run_sparse() made runs in float32 on a CPU, and cannot become {} on {}: do that with the dense model, and "
     "call run_sparse() again"
+)
+_WRITTEN = (
+    "the weight of a layer that runs sparse cannot be set: give others by load_state_dict(), or change the dense model "
+    "and call run_sparse() again"
 )
 _ELSEWHERE = "{}: layers that were to run by {!s} run by torch's CSR, more slowly; call run_sparse() again here"
 _SHAPE = "size mismatch for {}: it has shape {} in the checkpoint, and the shape in current model is {}."
@@ -47,14 +52,18 @@ class SparseLinear(nn.Module):
         dense = self.compressed.dense()
         return dense.t().contiguous() if self.transposed else dense
 
-    def forward(self, x: Tensor) -> Tensor:
+    @weight.setter
+    def weight(self, value: object) -> None:
+        raise AttributeError(_WRITTEN)
+
+    def forward(self, input: Tensor) -> Tensor:
         """W x + b."""
-        if not fits(x, self.in_features):
-            return _eagerly(self, x) if torch.compiler.is_dynamo_compiling() else self.dense(x)
+        if not fits(input, self.in_features):
+            return _eagerly(self, input) if torch.compiler.is_dynamo_compiling() else self.dense(input)
         run = self._kernel or self._made()
-        if x.dim() == 2:
-            return run(x.contiguous())
-        return run(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
+        if input.dim() == 2:
+            return run(input.contiguous())
+        return run(input.reshape(-1, self.in_features)).view(*input.shape[:-1], self.out_features)
 
     def dense(self, x: Tensor) -> Tensor:
         """The same by torch's dense layer, with all that it can do and refuses."""
@@ -167,10 +176,11 @@ class _Fused:
     def __init__(self, children: list[Any], run: Kernel) -> None:
         self._children, self._run = children, run
         self._inputs = next(child for child in children if isinstance(child, SparseLinear)).in_features
-        self._modes = [child for child in children if isinstance(child, nn.Dropout)]
+        self._dropouts = [child for child in children if isinstance(child, nn.Dropout)]
+        self._hooks = [hooks for child in children for hooks in (child._forward_hooks, child._forward_pre_hooks)]
 
     def __call__(self, x: Any) -> Any:
-        if not fits(x, self._inputs) or (self._modes and any(one.training for one in self._modes)):
+        if not fits(x, self._inputs) or any(self._hooks) or any(one.training for one in self._dropouts):
             for child in self._children:
                 x = child(x)
             return x
@@ -203,6 +213,8 @@ def fits(x: Any, inputs: int) -> bool:
     return (
         torch._C._get_tracing_state() is None
         and not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is None  # vmap, jvp and the like
+        and forward_ad._current_level < 0
         and type(x) is Tensor
         and x.dtype is torch.float32
         and x.is_cpu
@@ -215,10 +227,13 @@ def fits(x: Any, inputs: int) -> bool:
 
 def swapped(model: nn.Module, instead: Mapping[nn.Module, nn.Module]) -> nn.Module:
     """A model with other modules in the place of some, wherever these stand; the model itself may be one of them."""
-    for module in [*model.modules()]:
+    for module in [*model.modules(), *instead.values()]:
         for name, child in module._modules.items():
             if child is not None and child in instead:
                 module._modules[name] = instead[child]
+    for module in instead.values():
+        if isinstance(module, FusedSequential):
+            module.fuse_(module.chains)  # which knows its children
     return instead.get(model, model)
 
 
