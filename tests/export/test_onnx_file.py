@@ -78,7 +78,7 @@ def test_every_output_is_there_by_its_name(tmp_path):
     assert export.to_onnx(model, {**given, "loud": True}, path) < 1e-5
     got = served(path, x=given["x"], mask=given["mask"], state_0=given["state"][0])
     wanted = model(**given)
-    assert set(got) == {"y", "above", "best", "two_0", "two_1", "x_output"}
+    assert set(got) == {"y", "above", "best", "two_0", "two_1_0", "x_output"}
     assert np.array_equal(got["above"], wanted["above"].numpy())
     assert np.array_equal(got["best"], wanted["best"].numpy())
     np.testing.assert_allclose(got["two_0"], wanted["two"][0].detach(), rtol=1e-4, atol=1e-6)
