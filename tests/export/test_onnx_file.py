@@ -1,5 +1,6 @@
 """ONNX files hold what the model gives: every output, any batch, and what other tools do with them."""
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -256,3 +257,13 @@ def test_weights_with_few_zeros_stay_dense_and_empty_ones_run(tmp_path):
     export.to_onnx(model, x, tmp_path / "model.onnx", sparse=True)
     graph = onnx.load(tmp_path / "model.onnx").graph
     assert {one.values.name for one in graph.sparse_initializer} == {"2.weight"}
+
+
+def test_a_missing_extra_is_named_before_anything_runs(tmp_path, monkeypatch):
+    from prunewald.quantisation import to_onnx
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for write in (export.to_onnx, to_onnx):
+        with pytest.raises(ImportError, match=r"onnxruntime: pip install 'prunewald\[export\]'"):
+            write(Object(), torch.randn(2, 4), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
