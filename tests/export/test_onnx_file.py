@@ -1,5 +1,6 @@
 """ONNX files hold what the model gives: every output, any batch, and what other tools do with them."""
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_every_output_is_there_by_its_name(tmp_path):
     assert export.to_onnx(model, {**given, "loud": True}, path) < 1e-5
     got = served(path, x=given["x"], mask=given["mask"], state_0=given["state"][0])
     wanted = model(**given)
-    assert set(got) == {"y", "above", "best", "two_0", "two_1", "x_output"}
+    assert set(got) == {"y", "above", "best", "two_0", "two_1_0", "x_output"}
     assert np.array_equal(got["above"], wanted["above"].numpy())
     assert np.array_equal(got["best"], wanted["best"].numpy())
     np.testing.assert_allclose(got["two_0"], wanted["two"][0].detach(), rtol=1e-4, atol=1e-6)
@@ -256,3 +257,13 @@ def test_weights_with_few_zeros_stay_dense_and_empty_ones_run(tmp_path):
     export.to_onnx(model, x, tmp_path / "model.onnx", sparse=True)
     graph = onnx.load(tmp_path / "model.onnx").graph
     assert {one.values.name for one in graph.sparse_initializer} == {"2.weight"}
+
+
+def test_a_missing_extra_is_named_before_anything_runs(tmp_path, monkeypatch):
+    from prunewald.quantisation import to_onnx
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for write in (export.to_onnx, to_onnx):
+        with pytest.raises(ImportError, match=r"onnxruntime: pip install 'prunewald\[export\]'"):
+            write(Object(), torch.randn(2, 4), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())

@@ -71,6 +71,7 @@ def test_the_initializers_are_the_codes_and_int8_kernels_run(tmp_path, case, ran
         assert found.dtype == np.int8
         assert np.array_equal(found, wanted) or np.array_equal(found, wanted.T)
         assert not written[f"{line.name}_zero"].any()
+        assert written[f"{line.name}_zero"].shape == (() if per == "target" else (len(scales[line.name]),))
         assert np.array_equal(written[f"{line.name}_scale"].reshape(-1), scales[line.name].reshape(-1).numpy())
         assert line.name not in written, "the float weight is gone"
     onnx.checker.check_model(onnx.load(path), full_check=True)

@@ -204,3 +204,9 @@ def test_a_real_race_ends():
     fast = run_int8(nn.Sequential(nn.Linear(64, 64)), torch.randn(2, 64))
     assert fast.report.layers[0].dense > 0
     assert fast.report.layers[0].int8 > 0
+
+
+def test_a_compiled_model_runs_as_the_one_inside(clock):
+    fast = run_int8(torch.compile(mlp()), torch.randn(4, 40))
+    assert [line.name for line in fast.report.layers] == ["0", "2"]
+    assert type(fast[0]) is Int8Linear

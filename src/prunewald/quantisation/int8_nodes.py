@@ -50,7 +50,7 @@ class Writer:
         """An initializer, once."""
         from onnx import numpy_helper
 
-        self.constants.setdefault(name, numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.constants.setdefault(name, numpy_helper.from_array(np.array(array, order="C"), name))
         return name
 
     def node(self, kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> str:

@@ -91,7 +91,7 @@ def to_onnx(
     real("tolerance", tolerance)
     codes = Codes(source, "quantisation.to_onnx()")
     with torch.no_grad():
-        made = written(codes.model, inputs, dynamic_shapes, opset)
+        made = written(codes.model, inputs, dynamic_shapes, opset, max(tolerance, 1e-4))
         places = _places(made.proto, codes.model)
         chosen, lines = _chosen(places, codes, data is not None)
         if not chosen:
