@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from prunewald.core import lamp
 from prunewald.core.allocation import LAMP, Global, layer_count
-from prunewald.core.lamp import Sample, lamp_kept
+from prunewald.core.lamp import Sample, Samples, lamp_kept
 from prunewald.core.ranking import KnownScores, Ranked
+from prunewald.util.tensors import pieces
 
 dtypes = st.sampled_from([torch.float32, torch.float64])
 shares = st.floats(0.0, 1.0, exclude_max=True)
@@ -43,7 +44,7 @@ def counts_by_hand(tensors: dict[str, Ranked], keep: int) -> dict[str, int]:
 
 def scores_of(values: torch.Tensor) -> torch.Tensor:
     """The LAMP scores of all positive values of a tensor."""
-    return Sample.of(values.clamp(min=0)).scores
+    return Sample.of(partial(pieces, values.clamp(min=0)), values.numel()).scores
 
 
 @st.composite
@@ -141,12 +142,13 @@ def test_the_weights_of_a_large_tensor_are_told_apart():
 def whole(values: dict[str, torch.Tensor], keep: int) -> dict[str, int] | None:
     """The same, with every tensor sorted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lamp, "_SAMPLE", 1 << 30)
+        patch.setattr(lamp, "_WHOLE", 1 << 30)
         return sampled(values, keep)
 
 
 def sampled(values: dict[str, torch.Tensor], keep: int) -> dict[str, int] | None:
-    return lamp_kept({name: partial(torch.Tensor.detach, v) for name, v in values.items()}, keep)
+    each = {name: partial(pieces, v) for name, v in values.items()}
+    return lamp_kept(Samples.of(each, {name: v.numel() for name, v in values.items()}), each, keep)
 
 
 def drawn(kind: str) -> dict[str, torch.Tensor]:
@@ -180,6 +182,17 @@ def test_a_sample_that_misleads_is_made_good():
     values = {"a": torch.rand(n, generator=torch.Generator().manual_seed(1)), "b": torch.linspace(0.01, 1, n)}
     values["a"][::step] *= 1e-6
     assert sampled(values, 100_000) == whole(values, 100_000)
+
+
+def test_what_does_not_depend_on_the_sparsity_is_found_once(monkeypatch):
+    values = drawn("normal")
+    scores = KnownScores({name: Ranked(v, v) for name, v in values.items()})
+    found = []
+    monkeypatch.setattr(Sample, "of", staticmethod(lambda *args, of=Sample.of: found.append(1) or of(*args)))
+    counts = {share: LAMP()(scores, share) for share in (0.2, 0.5, 0.9)}
+    assert len(found) == len(values)
+    for share, kept in counts.items():
+        assert LAMP()(KnownScores({name: Ranked(v, v) for name, v in values.items()}), share) == kept
 
 
 @pytest.mark.gpu

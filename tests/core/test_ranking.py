@@ -5,14 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from prunewald.core.kth import _radix, kth_smallest, sample
 from prunewald.core.patterns import Element
 from prunewald.core.ranking import (
     KnownScores,
     Ranked,
-    _radix,
     counts_below,
     in_order,
-    kth_smallest,
     smallest,
     smallest_by_row,
     zeros_last,
@@ -200,3 +199,62 @@ def test_by_magnitude_keeps_what_is_pruned_below():
     given_ = Ranked(torch.zeros(4), torch.tensor([3.0, -2.0, 0.0, 1.0]), torch.zeros(4, dtype=torch.bool))
     assert given_.by_magnitude(None).score.tolist() == [3.0, 2.0, 0.0, 1.0]
     assert given_.by_magnitude(torch.tensor([False, True, True, True])).score.argsort().tolist() == [0, 2, 3, 1]
+
+
+# ---- large tensors, of which what is near the cut is picked out ----------------------------------------------------
+
+KINDS = ["normal", "ties", "sorted", "stripes", "dead", "infinite", "one value"]
+
+
+def large(kind: str, size: int = 300_000) -> Ranked:
+    torch.manual_seed(0)
+    weight = torch.randn(size)
+    score = weight.abs()
+    if kind == "ties":
+        score = (weight * 3).round().abs()
+    elif kind == "sorted":
+        score = score.sort().values
+    elif kind == "stripes":
+        score[::61] = 7.0  # what an evenly spaced sample sees alone
+    elif kind == "dead":
+        score = torch.where(torch.rand(size) < 0.5, score - 3e38, score)
+    elif kind == "infinite":
+        score[torch.rand(size) < 0.3] = -torch.inf
+        score[torch.rand(size) < 0.2] = torch.inf
+    elif kind == "one value":
+        score.fill_(0.5)
+    return Ranked(score, weight)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("share", [0.00001, 0.1, 0.5, 0.9, 0.99999])
+def test_of_a_large_tensor_it_is_the_head_of_the_sorted_order(kind, share):
+    given_ = large(kind)
+    count = round(share * given_.score.numel())
+    expected = reference(given_.score, given_.weight, count)
+    assert torch.equal(smallest(given_, count), expected)
+    value, rest, equals = kth_smallest(lambda: given_.score.split(30_000), count)
+    assert (float(value), rest, equals) == tuple(map(float, _radix(lambda: given_.score.split(30_000), count)))
+    parts = given_.score.split(100_000), given_.weight.split(100_000)
+    tensors = KnownScores({str(i): Ranked(*part) for i, part in enumerate(zip(*parts, strict=True))})
+    each = expected.split(100_000)
+    assert counts_below(tensors, count) == {name: int(part.sum()) for name, part in zip(tensors, each, strict=True)}
+
+
+def test_of_many_small_tensors_a_sample_is_evenly_spaced():
+    """One of each would tell of the small ones only."""
+    torch.manual_seed(0)
+    parts = [torch.rand(20) for _ in range(10_000)] + [10 + torch.rand(100_000)]
+    some, total = sample(parts)
+    assert total == 300_000
+    assert abs(float((some < 5).float().mean()) - 2 / 3) < 0.01
+    count = 150_000
+    value, _, _ = kth_smallest(lambda: parts, count)
+    assert float(value) == float(torch.cat(parts).kthvalue(count).values)
+
+
+def test_a_large_matrix_in_another_order_of_memory_is_ranked_by_position():
+    given_ = large("ties", 300_000)
+    turned = Ranked(given_.score.view(300, 1000).t(), given_.weight.view(300, 1000).t())
+    flat = Ranked(turned.score.reshape(-1), turned.weight.reshape(-1))
+    assert torch.equal(smallest(turned, 123_456).reshape(-1), reference(flat.score, flat.weight, 123_456))

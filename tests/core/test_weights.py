@@ -1,13 +1,16 @@
 """Spread and median over many pieces, against torch over all of it at once."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from prunewald.core import weights
-from prunewald.core.ranking import FEW
-from prunewald.core.weights import NotYet, Weight, WeightStats, lower_median, spread
+from prunewald.core.kth import TOGETHER, lower_median
+from prunewald.core.weights import NotYet, Weight, WeightStats, living_sigma, spread
+from prunewald.util.tensors import pieces
 
 
 def draw(seed, size, dtype=torch.float32):
@@ -49,17 +52,33 @@ def test_the_spread_of_a_parameter_is_worked_out_once():
     assert weight.spread == first
 
 
-@given(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 0.5, 2.0, float("inf")]), min_size=1, max_size=30))
+@given(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 0.5, 2.0, float("inf")]), min_size=2, max_size=30))
 def test_the_lower_median_is_one_of_the_values(values):
-    assert lower_median(torch.tensor(values)) == sorted(values)[(len(values) - 1) // 2]
+    assert lower_median(lambda: torch.tensor(values).split(4)) == sorted(values)[(len(values) - 1) // 2]
 
 
-@pytest.mark.parametrize("size", [1, 2, FEW - 1, FEW, FEW + 1, 3 * FEW])
+@pytest.mark.parametrize("size", [2, 3, TOGETHER - 1, TOGETHER, TOGETHER + 1, 3 * TOGETHER])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_lower_median_is_torch_s_however_many_there_are(size, dtype):
     values = draw(size, size, dtype)
-    assert lower_median(values) == float(values.median())
-    assert lower_median(values.expand(2, -1).t()) == float(values.median())
+    assert lower_median(partial(pieces, values)) == float(values.median())
+
+
+def test_one_value_has_no_median():
+    assert lower_median(lambda: torch.ones(1).split(1)) is None
+
+
+@pytest.mark.parametrize("size", [5, 100_000])
+def test_living_sigmas_are_finite_and_of_weights_neither_dead_nor_pruned(size):
+    torch.manual_seed(0)
+    sigma, dead, alive = torch.rand(2, size), torch.rand(2, size) < 0.3, torch.rand(2, size) < 0.7
+    sigma[0, ::7], sigma[1, ::5] = torch.inf, torch.nan
+    for gone in (None, dead):
+        for stays in (None, alive):
+            own = sigma.isfinite()
+            own = own if gone is None else own & ~gone
+            own = own if stays is None else own & stays
+            assert torch.cat(list(living_sigma(sigma, gone, stays))).equal(sigma[own])
 
 
 def test_what_a_criterion_needs_and_does_not_have_says_how_to_get_it():

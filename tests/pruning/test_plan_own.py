@@ -90,3 +90,34 @@ def test_it_goes_on_from_a_checkpoint_and_starts_anew_from_one_without_it():
     plain = pw.Pruner(wide(), criterion="magnitude")
     plain.load_state_dict(saved)
     assert plain.sparsity == 0
+
+
+def test_a_parameter_that_is_added_to_an_optimizer_with_a_second_moment_is_scored_by_that():
+    """The Pruner averages the gradients of another optimizer's parameters itself: that is no matter of this one."""
+    model = wide()
+    adam, plain = torch.optim.Adam(model[0].parameters()), torch.optim.SGD(model[2].parameters(), lr=0.01)
+    pruner = pw.Pruner(model, [adam, plain])
+    for step in range(101):
+        plain.zero_grad()
+        one_step(model, adam, step)
+        plain.step()
+    adam.add_param_group({"params": list(model[4].parameters())})
+    untold = pruner.prune(0.5, dry_run=True)
+    assert untold.criterion == "Magnitude()"
+    assert "'4.weight': Adam has taken no step with a gradient for it yet" in untold.notes[0]
+    one_step(model, adam, 101)
+    report = pruner.prune(0.5)
+    assert report.criterion == "MagnitudeUncertainty()"
+    assert any("4.weight: 1 of 100 steps are in the second moment" in note for note in report.notes)
+
+
+def test_of_several_optimizers_a_note_tells_which_parameters_the_pruner_averaged_for():
+    model = wide()
+    adam, plain = torch.optim.Adam(model[0].parameters()), torch.optim.SGD(model[2:].parameters(), lr=0.01)
+    pruner = pw.Pruner(model, [adam, plain], ignore="4")
+    for step in range(101):
+        plain.zero_grad()
+        one_step(model, adam, step)
+        plain.step()
+    note = pruner.prune(0.5).notes[0]
+    assert "that the optimizer keeps, of 2.weight one that the Pruner averaged itself, every tenth step" in note

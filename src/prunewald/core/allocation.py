@@ -1,6 +1,6 @@
 """How many weights does each tensor keep? Allocations give counts, so they fit every criterion and every pattern."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from prunewald.core.base import Allocation
-from prunewald.core.lamp import lamp_kept
+from prunewald.core.lamp import Samples, lamp_kept
 from prunewald.core.ranking import Scores, counts_below
 from prunewald.util.arguments import one_of
 from prunewald.util.registry import allocation
-from prunewald.util.tensors import accumulator
+from prunewald.util.tensors import accumulator, pieces
 
 
 def layer_count(size: int, sparsity: float) -> int:
@@ -97,7 +97,10 @@ class LAMP(Allocation):
         """How many weights of each tensor the common order keeps."""
         total = sum(scores.sizes.values())
         values = {name: partial(_sizes if self.of == "magnitude" else _scores, scores, name) for name in scores}
-        kept = lamp_kept(values, layer_count(total, sparsity))
+        samples = scores.found.get(repr(self))
+        if samples is None:
+            samples = scores.found[repr(self)] = Samples.of(values, scores.sizes)
+        kept = lamp_kept(samples, values, layer_count(total, sparsity))
         return _in_common(scores, sparsity) if kept is None else kept
 
 
@@ -115,13 +118,12 @@ class ERK(Allocation):
         return apportion({name: max(sum(shape), 1) for name, shape in scores.shapes.items()}, scores.sizes, total)
 
 
-def _sizes(scores: Scores, name: str) -> Tensor:
-    weight = scores.weight(name)
-    return weight.to(accumulator(weight)).abs()
+def _sizes(scores: Scores, name: str) -> Iterator[Tensor]:
+    return (piece.to(accumulator(piece)).abs() for piece in pieces(scores.weight(name)))
 
 
-def _scores(scores: Scores, name: str) -> Tensor:
-    return scores[name].score.clamp(min=0)
+def _scores(scores: Scores, name: str) -> Iterator[Tensor]:
+    return (piece.clamp(min=0) for piece in pieces(scores[name].score))
 
 
 def apportion(shares: Mapping[str, int], sizes: Mapping[str, int], total: int) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 from zlib import crc32
 
@@ -12,6 +13,7 @@ from prunewald.core.base import Criterion
 from prunewald.core.weights import Group, WeightStats
 from prunewald.util.arguments import one_of, real
 from prunewald.util.registry import criterion
+from prunewald.util.tensors import count_true, in_pieces
 
 
 def tau(weight: Tensor, sigma: Tensor, lam: float) -> Tensor:
@@ -36,11 +38,14 @@ def dead_first(scores: Tensor, weight: Tensor, dead: Tensor) -> Tensor:
     Non-negative floats are ordered as their bits are, so |w| mirrored at the largest float is exact: no two different
     weights become a tie.
     """
+    return in_pieces(_dead_first, scores, weight, dead) if count_true(dead) else scores
+
+
+def _dead_first(scores: Tensor, weight: Tensor, dead: Tensor) -> Tensor:
     magnitude = weight.abs().to(scores.dtype).contiguous()
     ints = {torch.float32: torch.int32, torch.float64: torch.int64}[magnitude.dtype]
     largest = magnitude.new_tensor(torch.finfo(magnitude.dtype).max).view(ints)
     below = largest.sub(magnitude.view(ints)).view(magnitude.dtype).neg_()
-    del magnitude  # of a large tensor, a copy less while the scores are put together
     return torch.where(dead, below, scores)
 
 
@@ -53,7 +58,7 @@ class Magnitude(Criterion):
 
     def __call__(self, stats: WeightStats) -> Tensor:
         """Score by |w|."""
-        return stats.weight.abs()
+        return in_pieces(torch.abs, stats.weight)
 
 
 @criterion("magnitude-uncertainty", "m&u")
@@ -100,7 +105,7 @@ class MagnitudeUncertainty(Criterion):
                 "give the Pruner an uncertainty, such as SecondMoment(), or use criterion=Magnitude()"
             )
         spread = 1.0 if self.relative_to is None or self.lam == 0 else stats.spread(self.relative_to)
-        scores = tau(stats.weight, stats.sigma, self.lam * spread)
+        scores = in_pieces(partial(tau, lam=self.lam * spread), stats.weight, stats.sigma)
         return scores if self.dead == "formula" or stats.dead is None else dead_first(scores, stats.weight, stats.dead)
 
 

@@ -6,19 +6,22 @@ each tensor, and only how many of each is to be found. A sample tells about wher
 that place are then looked at exactly, and where the sample was wrong, more of them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from prunewald.core.ranking import KnownScores, Ranked, ascending, counts_below
-from prunewald.util.tensors import pieces
+from prunewald.core.kth import ascending
+from prunewald.core.ranking import KnownScores, Ranked, counts_below
+from prunewald.util.tensors import count_true, places
 
-Values = Callable[[], Tensor]  # of one tensor, none below zero; computed anew at each call
+Values = Callable[[], Iterable[Tensor]]  # of one tensor, none below zero, in flat pieces; computed anew at each call
 
-_SAMPLE = 1 << 14  # so many values of a large tensor are sampled; a tensor of four times as many is looked at whole
-_MARGIN = 0.02  # the share of a tensor's values, on either side of the estimated cut, that is looked at first
+_WHOLE = 1 << 16  # a tensor of no more values is looked at whole,
+_SAMPLE = 1 << 15  # and so many values of a larger one are sampled
+_POOLED = 1 << 13  # and so many scores of a tensor tell where all tensors together are cut
+_MARGIN = 0.01  # the share of a tensor's values, on either side of the estimated cut, that is looked at first
 
 
 class Span(NamedTuple):
@@ -40,27 +43,6 @@ class Around(NamedTuple):
         return (pruned > 0 or not self.below) and (pruned < len(self.ranked.score) or not self.above)
 
 
-def lamp_kept(values: Mapping[str, Values], keep: int) -> dict[str, int] | None:
-    """How many values of each tensor stay where `keep` do in all: none that is zero, and of each tensor the greatest.
-
-    None where no more than `keep` are positive, so that LAMP decides nothing.
-    """
-    samples = {name: Sample.of(of()) for name, of in values.items()}
-    keep = max(keep, sum(sample.positive > 0 for sample in samples.values()))
-    positive = {name: sample.positive for name, sample in samples.items()}
-    rest = sum(positive.values()) - keep
-    if rest <= 0:
-        return None if rest else positive
-    margin, cut = _MARGIN, _estimate(samples, rest)
-    while True:
-        around = {name: samples[name].around(of, cut, margin) for name, of in values.items()}
-        doubtful = rest - sum(one.below for one in around.values())
-        found = counts_below(KnownScores({name: one.ranked for name, one in around.items()}), doubtful)
-        if all(one.settled(found[name]) for name, one in around.items()):
-            return {name: positive[name] - one.below - found[name] for name, one in around.items()}
-        margin *= 8
-
-
 class Sample(NamedTuple):
     """Some values of a tensor, evenly spaced, in ascending order, and what is known of all of them."""
 
@@ -71,53 +53,98 @@ class Sample(NamedTuple):
     positive: int  # how many of all are
 
     @classmethod
-    def of(cls, values: Tensor) -> "Sample":
-        """A sample of these values; a small tensor is its own."""
-        flat = values.reshape(-1)
-        step = -(-flat.numel() // _SAMPLE) if flat.numel() > 4 * _SAMPLE else 1
-        some = flat[::step]
-        found, top = ascending(some[some > 0]), flat.max()
+    def of(cls, values: Values, size: int) -> "Sample":
+        """A sample of these values, of which there are so many; a small tensor is its own."""
+        step = -(-size // _SAMPLE) if size > _WHOLE else 1
+        some, tops, positive, seen = [], [], 0, 0
+        for piece in values():
+            some.append(piece[-seen % step :: step].clone())
+            tops.append(piece.max())
+            positive += int(torch.count_nonzero(piece))
+            seen += len(piece)
+        found, top = torch.cat(some), torch.stack(tops).max()
+        found = ascending(found[found > 0])
         square = _relative(found, top).square()
         scores = square / (square.flip(0).cumsum(0).flip(0) * step)
         # Sums that are made in parallel may be out of order in the last digit.
-        return cls(found, scores.cummax(0).values, step, top, int(torch.count_nonzero(flat)))
-
-    def span(self, cut: float, margin: float) -> Span:
-        """The values whose place is within `margin` of where the scores reach the cut."""
-        place, reach = int(torch.searchsorted(self.scores, cut)), 1 + int(margin * len(self.values))
-        low, high = place - reach, place + reach
-        return Span(
-            float(self.values[low]) if low >= 0 else 0.0,
-            float(self.values[high]) if high < len(self.values) else torch.inf,
-        )
+        return cls(found, scores.cummax(0).values, step, top, positive)
 
     def around(self, values: Values, cut: float, margin: float) -> Around:
         """The values about the cut, with their scores: each square over the sum of the squares from it upwards."""
+        place, reach = int(torch.searchsorted(self.scores, cut)), 1 + int(margin * len(self.values))
+        low, high = max(place - reach, 0), min(place + reach, len(self.values) - 1)
         if self.weight == 1:
-            return Around(Ranked(self.scores, self.values.double()), 0, 0)
-        inside, above, squares, span = [], 0, 0.0, self.span(cut, margin)
-        for piece in pieces(values()):
-            within = (piece >= span.low).logical_and_(piece <= span.high)
-            inside.append(piece[within.logical_and_(piece > 0)])
+            within = slice(low, high + 1)
+            ranked = Ranked(self.scores[within], self.values[within].double())
+            return Around(ranked, low, len(self.values) - low - len(ranked.score))
+        return self._exactly(
+            values(),
+            Span(
+                float(self.values[low]) if place >= reach else 0.0,
+                float(self.values[high]) if high == place + reach else torch.inf,
+            ),
+        )
+
+    def _exactly(self, values: Iterable[Tensor], span: Span) -> Around:
+        """The values within a span, with what those above it add to the sums."""
+        inside, above, squares = [], 0, 0.0
+        for piece in values:
+            upto = piece <= span.high
+            inside.append(piece[places((piece < span.low).logical_xor_(upto))])
             if span.high < torch.inf:
-                greater = piece > span.high
-                above += int(torch.count_nonzero(greater))
-                large = _relative(piece, self.top, torch.float32) * greater
-                squares += float(large.square_().sum(dtype=torch.float64))
-        found = ascending(torch.cat(inside))
+                above += len(piece) - count_true(upto)
+                large = _relative(torch.threshold(piece, span.high, 0.0), self.top, torch.float32)
+                squares += float(large.square_().double().sum())
+        found = torch.cat(inside)
+        found = ascending(found if span.low > 0 else found[found > 0])
         below = self.positive - above - len(found)
         square = _relative(found, self.top).square_()
         score = square / (square.flip(0).cumsum(0).flip(0) + squares)
         return Around(Ranked(score.cummax(0).values, found.double()), below, above)
 
 
-def _estimate(samples: Mapping[str, Sample], count: int) -> float:
-    """The score below which about `count` values lie."""
-    scores = torch.cat([sample.scores.cpu() for sample in samples.values()])
-    each = [torch.full((len(s.scores),), float(s.weight), device="cpu") for s in samples.values()]
-    ordered, order = scores.sort()
-    place = int(torch.searchsorted(torch.cat(each)[order].cumsum(0, dtype=torch.float64), count))
-    return float(ordered[min(place, len(ordered) - 1)]) if len(ordered) else 0.0
+class Samples(NamedTuple):
+    """Samples of all tensors, and their scores in one order: what is the same at every sparsity."""
+
+    each: Mapping[str, Sample]
+    scores: Tensor  # ascending
+    upto: Tensor  # about how many values have no greater score than each of these
+
+    @classmethod
+    def of(cls, values: Mapping[str, Values], sizes: Mapping[str, int]) -> "Samples":
+        """Of the values of each tensor, of which there are so many."""
+        each = {name: Sample.of(of, sizes[name]) for name, of in values.items()}
+        steps = [-(-len(sample.scores) // _POOLED) or 1 for sample in each.values()]
+        some = [sample.scores[step // 2 :: step].cpu() for sample, step in zip(each.values(), steps, strict=True)]
+        weights = [s.weight * len(s.scores) / max(len(one), 1) for s, one in zip(each.values(), some, strict=True)]
+        scores, order = torch.cat(some).sort()
+        stands = torch.cat([torch.full((len(s),), w, device="cpu") for s, w in zip(some, weights, strict=True)])
+        return cls(each, scores, stands[order].cumsum(0, dtype=torch.float64))
+
+    def cut(self, count: int) -> float:
+        """The score below which about `count` values lie."""
+        place = int(torch.searchsorted(self.upto, count))
+        return float(self.scores[min(place, len(self.scores) - 1)]) if len(self.scores) else 0.0
+
+
+def lamp_kept(samples: Samples, values: Mapping[str, Values], keep: int) -> dict[str, int] | None:
+    """How many values of each tensor stay where `keep` do in all: none that is zero, and of each tensor the greatest.
+
+    None where no more than `keep` are positive, so that LAMP decides nothing.
+    """
+    positive = {name: sample.positive for name, sample in samples.each.items()}
+    keep = max(keep, sum(count > 0 for count in positive.values()))
+    rest = sum(positive.values()) - keep
+    if rest <= 0:
+        return None if rest else positive
+    margin, cut = _MARGIN, samples.cut(rest)
+    while True:
+        around = {name: samples.each[name].around(of, cut, margin) for name, of in values.items()}
+        doubtful = rest - sum(one.below for one in around.values())
+        found = counts_below(KnownScores({name: one.ranked for name, one in around.items()}), doubtful)
+        if all(one.settled(found[name]) for name, one in around.items()):
+            return {name: positive[name] - one.below - found[name] for name, one in around.items()}
+        margin *= 8
 
 
 def _relative(values: Tensor, top: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -1,30 +1,28 @@
 """Exact-count, tie-stable selection at any size.
 
-The order is by score, ties by magnitude, then by position. No tensor is sorted and nothing concatenated: the k-th
-smallest value is found by a radix search over the bits of the floats, which only ever counts, piece by piece. Rows, of
-which there are many, are taken a chunk at a time, and sorted where that does not decide them.
+The order is by score, ties by magnitude, then by position. No large tensor is sorted and nothing concatenated: what
+lies near the place where the order is cut is picked out and put in order, and where that is too much, the cut is found
+by counting. Rows, of which there are many, are taken a chunk at a time, and sorted where that does not decide them.
 """
 
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from prunewald.core.kth import TOGETHER, Window, kth_smallest, sample
 from prunewald.model.layouts import Layout
-from prunewald.util.tensors import pieces
+from prunewald.util.tensors import count_true, in_pieces, pieces, places
 
-_DIGIT = 16
 FEW = 1 << 12  # so many weights of one tensor are put in order
-_TOGETHER = 1 << 17  # below this, counting 2^16 digits costs more than it saves
 _SORTED = 1 << 22  # so many weights are sorted at once
 _SHORT = 8  # rows of so many weights are not,
 _CACHED = 1 << 18  # and so many weights of them are compared at once, which a CPU's cache holds
-_INTS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 Count: TypeAlias = int | Tensor  # of the weights of a tensor; as a tensor: of each of its rows
 
@@ -42,7 +40,7 @@ class Ranked(NamedTuple):
 
     def by_magnitude(self, alive: Tensor | None) -> "Ranked":
         """The same weights in the order of |w|; `alive` where some are pruned."""
-        size = self.weight.abs()
+        size = in_pieces(torch.abs, self.weight)
         return Ranked(size if alive is None else zeros_last(size, self.weight, alive), self.weight)
 
 
@@ -54,6 +52,7 @@ class Scores(Mapping[str, Ranked]):
         self.sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
         self.layouts: Mapping[str, Layout] = {}  # of the tensors that are not (out, in, ...)
         self.layers: Mapping[str, str] = {}  # of each tensor, the layer in which it is counted; its own by default
+        self.found: dict[str, Any] = {}  # what an allocation found that serves it at other sparsities too
 
     @abstractmethod
     def __getitem__(self, name: str) -> Ranked:
@@ -135,8 +134,10 @@ class Ties(NamedTuple):
 def zeros_last(score: Tensor, weight: Tensor, alive: Tensor | None) -> Tensor:
     """What is pruned already ranks below everything, then what is zero anyway: a sparsity is a share of zeros."""
     lowest = torch.finfo(score.dtype).min
+    if alive is None and int(torch.count_nonzero(weight)) == weight.numel():
+        return score
     zero = weight == 0
-    if alive is None and (not zero.any() or bool(score[zero].max() <= score.min())):
+    if alive is None and bool(score[zero].max() <= score.min()):
         return score  # zeros rank last as it is: no copy is needed
     score = score.clamp(min=lowest).masked_fill_(zero, lowest)
     return score if alive is None else score.masked_fill(~alive, -torch.inf)
@@ -155,7 +156,25 @@ def smallest(ranked: Ranked, count: Count) -> Tensor:
         chosen = torch.zeros(flat.score.shape, dtype=torch.bool, device=flat.score.device)
         chosen[in_order(flat)[:count]] = True
         return chosen.view(ranked.score.shape)
-    chosen, _ = below(find_cut(lambda: [ranked], count), ranked, 0)
+    chosen = _picked(ranked, count) if ranked.score.numel() > TOGETHER else None
+    return below(find_cut(lambda: [ranked], count), ranked, 0)[0] if chosen is None else chosen
+
+
+def _picked(ranked: Ranked, count: int) -> Tensor | None:
+    """The same for a large tensor, by what is near the cut alone; None where that is too much, or does not hold it."""
+    window = Window.about(count, *sample(pieces(ranked.score)))
+    chosen = torch.empty(ranked.score.shape, dtype=torch.bool, device=ranked.score.device)
+    near, start, found = [], 0, 0
+    for piece, room in zip(pieces(ranked.score), pieces(chosen), strict=True):
+        near.append(window.below(piece, room)[1].add_(start))
+        start, found = start + len(piece), found + len(near[-1])
+        if found > window.limit:
+            return None
+    at, rest = torch.cat(near), count - count_true(chosen)
+    if not 0 <= rest <= found:
+        return None
+    score, weight = (tensor.detach().reshape(-1)[at] for tensor in (ranked.score, ranked.weight))
+    chosen.view(-1)[at[smallest(Ranked(score, weight), rest)]] = True
     return chosen
 
 
@@ -223,11 +242,6 @@ def in_order(ranked: Ranked) -> Tensor:
     return light.gather(-1, (ranked.score.gather(-1, light) + 0.0).sort(dim=-1, stable=True).indices)
 
 
-def ascending(positive: Tensor) -> Tensor:
-    """Sort positive numbers: by their bits, which have the same order, and torch sorts integers much faster."""
-    return positive.view(_INTS[positive.dtype]).sort().values.view(positive.dtype)
-
-
 def as_rows(tensor: Tensor) -> Tensor:
     """A tensor as the matrix of its rows, the indices of dimension 0; a vector is one row."""
     return tensor.reshape(1, -1) if tensor.dim() < 2 else tensor.flatten(1)
@@ -239,12 +253,35 @@ def counts_below(scores: Scores, count: int) -> dict[str, int]:
         return dict.fromkeys(scores, 0)
     if count >= sum(scores.sizes.values()):
         return dict(scores.sizes)
+    if (near := _near(scores, count)) is not None:
+        return near
     cut = find_cut(scores.values, count)
     taken, result = 0, {}
     for name, ranked in scores.items():
         chosen, taken = below(cut, ranked, taken)
         result[name] = int(torch.count_nonzero(chosen))
     return result
+
+
+def _near(scores: Scores, count: int) -> dict[str, int] | None:
+    """The same for large tensors, by what is near the cut alone; None where that is too much, or does not hold it."""
+    some, total = sample(piece for ranked in scores.values() for piece in pieces(ranked.score))
+    if total == len(some):
+        return None
+    window, sure, near = Window.about(count, some, total), dict.fromkeys(scores, 0), {}
+    for name, ranked in scores.items():
+        parts = []
+        for piece, weight in zip(pieces(ranked.score), pieces(ranked.weight), strict=True):
+            under, at = window.below(piece)
+            sure[name] += count_true(under)
+            parts.append((piece[at], weight[at]))
+        near[name] = Ranked(*map(torch.cat, zip(*parts, strict=True)))
+        if sum(len(one.score) for one in near.values()) > window.limit:
+            return None
+    inside, rest = KnownScores(near), count - sum(sure.values())
+    if not 0 <= rest <= sum(inside.sizes.values()):
+        return None
+    return {name: sure[name] + more for name, more in counts_below(inside, rest).items()}
 
 
 def find_cut(tensors: Callable[[], Iterable[Ranked]], count: int) -> Cut:
@@ -264,7 +301,7 @@ def below(cut: Cut, ranked: Ranked, taken: int) -> tuple[Tensor, int]:
     chosen = (ranked.score < score).contiguous()
     flat, start = chosen.view(-1), 0
     for piece, weight in zip(pieces(ranked.score), pieces(ranked.weight), strict=True):
-        at = (piece == score).nonzero().view(-1)
+        at = places(piece == score)
         tied, limit = weight[at].abs(), cut.ties.magnitude.to(weight)
         first = at[tied == limit][: cut.ties.first - taken]
         flat[start + at[tied < limit]] = True
@@ -272,64 +309,6 @@ def below(cut: Cut, ranked: Ranked, taken: int) -> tuple[Tensor, int]:
         taken += first.numel()
         start += piece.numel()
     return chosen, taken
-
-
-def kth_smallest(values: Callable[[], Iterable[Tensor]], k: int) -> tuple[Tensor, int, int]:
-    """The k-th smallest of all values (k from 1), how many of its equals are among these, and how many in all."""
-    few = _gather(values())
-    if few is not None:
-        value = few.kthvalue(k).values
-        return value, k - int(torch.count_nonzero(few < value)), int(torch.count_nonzero(few == value))
-    return _radix(values, k)
-
-
-def _gather(values: Iterable[Tensor]) -> Tensor | None:
-    """All values in one tensor, if they are few."""
-    found: list[Tensor] = []
-    for piece in values:
-        found.append(piece)
-        if sum(map(len, found)) > _TOGETHER:
-            return None
-    return torch.cat([piece.to(found[0].device) for piece in found])
-
-
-def _radix(values: Callable[[], Iterable[Tensor]], k: int) -> tuple[Tensor, int, int]:
-    """The k-th smallest by counting: its digits from the top, with one pass over the values for each."""
-    example = next(iter(values()))
-    prefix: int | None = None
-    for shift in range(8 * example.element_size() - _DIGIT, -1, -_DIGIT):
-        counts = torch.zeros(1 << _DIGIT, dtype=torch.int64, device=example.device)
-        for piece in values():
-            counts += _histogram(_bits(piece), shift, prefix).to(counts.device)
-        digits = _ascending(prefix)
-        upto = counts.cpu()[digits].cumsum(0)
-        place = int(torch.searchsorted(upto, k))
-        k -= int(upto[place - 1]) if place else 0
-        digit = int(digits[place])
-        # The top digit carries the sign.
-        prefix = digit - ((digit >> (_DIGIT - 1)) << _DIGIT) if prefix is None else (prefix << _DIGIT) | digit
-    value = torch.tensor(prefix, dtype=_INTS[example.dtype], device="cpu").view(example.dtype)
-    return value, k, int(counts[digit])
-
-
-def _bits(values: Tensor) -> Tensor:
-    # Adding zero makes -0.0 and 0.0 one value.
-    return (values + 0.0).view(_INTS[values.dtype])
-
-
-def _histogram(bits: Tensor, shift: int, prefix: int | None) -> Tensor:
-    if prefix is not None:
-        bits = bits[(bits >> (shift + _DIGIT)) == prefix]
-    return torch.bincount((bits >> shift) & ((1 << _DIGIT) - 1), minlength=1 << _DIGIT)
-
-
-def _ascending(prefix: int | None) -> Tensor:
-    """The next digit's values in the order of the floats: the bits of negative floats count downwards."""
-    digits = torch.arange(1 << _DIGIT, device="cpu")
-    if prefix is None:
-        half = 1 << (_DIGIT - 1)
-        return torch.cat([digits[half:].flip(0), digits[:half]])
-    return digits.flip(0) if prefix < 0 else digits
 
 
 def _at(tensors: Iterable[Ranked], score: Tensor) -> Iterator[Tensor]:

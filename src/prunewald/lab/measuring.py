@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,8 @@ from torch.optim import Optimizer
 import prunewald as pw
 from prunewald.baselines import PLATON, Movement
 from prunewald.core.base import Estimate, Online, State, Statistic, Weights
-from prunewald.core.weights import Weight, lower_median
+from prunewald.core.kth import lower_median
+from prunewald.core.weights import Weight, living_sigma
 from prunewald.lab.methods import MEASURED, targets_of
 from prunewald.uncertainty import FisherDiagonal
 
@@ -82,7 +84,6 @@ def _fisher(model: nn.Module, batches: Batches, prune: str, masks: Mapping[str, 
     for name, weight in weights.items():
         sigma, value = errors[name].float().cpu(), weight.detach().cpu()
         alive = torch.ones_like(value, dtype=torch.bool) if masks is None else masks[name].cpu()
-        living = alive & sigma.isfinite()
-        scale = float(value[alive].std()) / lower_median(sigma[living]) if int(living.sum()) > 1 else 1.0
-        found[name] = sigma * scale
+        middle = lower_median(partial(living_sigma, sigma, None, alive))
+        found[name] = sigma if middle is None else sigma * (float(value[alive].std()) / middle)
     return found

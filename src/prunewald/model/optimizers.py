@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.util.tensors import accumulator, zero_
+from prunewald.util.tensors import accumulator, in_pieces, zero_
 from prunewald.util.trees import copied
 
 # State that moves a weight though its gradient is zero. Second moments stay where they are: zeroed, they would give a
@@ -164,8 +164,8 @@ def mean_square_gradient(optimizer: Optimizer | None, param: Tensor) -> Tensor |
         return total.clamp_(min=0).div_(float(steps))
     decay = group[rule.decay][1] if rule is _ADAM else group[rule.decay]
     wide = torch.float64 if kept.dtype == torch.float64 else torch.float32
-    unbiased: Tensor = kept.detach().to(wide) / (1 - decay ** float(steps))
-    return unbiased
+    bias = 1 - decay ** float(steps)
+    return in_pieces(lambda piece: piece.to(wide) / bias, kept.detach())
 
 
 def with_closures(

@@ -307,10 +307,11 @@ def _criterion(
         if 0 < looked < _ENOUGH:
             missing = f"only {looked} batches were observed, and {_ENOUGH} gradients make a mean square"
         return _MAGNITUDE, [f"criterion: magnitude, since {missing} ({_remedy(params, stepping)})"]
-    if len(lacking) == len(params):
-        kept = "the optimizer keeps"
-    else:
-        kept = "the Pruner averaged itself, " + ("of data" if looked else "every tenth step")
+    own = "the Pruner averaged itself, " + ("of data" if looked else "every tenth step")
+    averaged = [name for name in params if name not in lacking]
+    kept = own if not lacking else "the optimizer keeps"
+    if lacking and averaged:
+        kept += f", of {some(averaged, _SHOWN)} one that {own}"
     return _TAU, [f"by default: tau with lambda* 1, sigma from the second moment that {kept}"]
 
 

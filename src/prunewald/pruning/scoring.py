@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from prunewald.core.base import Criterion, Estimate, Online
-from prunewald.core.ranking import Ranked, Scores, kth_smallest, zeros_last
-from prunewald.core.weights import Group, Weight, WeightStats, spread
+from prunewald.core.kth import lower_median
+from prunewald.core.ranking import Ranked, Scores, zeros_last
+from prunewald.core.weights import Group, Weight, WeightStats, living_sigma, spread
 from prunewald.model.slices import Slice, layer_of
 from prunewald.pruning.holding.zeros import Zeros
 from prunewald.pruning.plan import Plan
 from prunewald.pruning.watching import Reading
-from prunewald.util.tensors import pieces
 
 REPLACED = "{!r} is not the parameter it was when the Pruner was attached: attach a new Pruner"
 _KEPT = 1 << 22  # scores of so many weights are kept from one use to the next
@@ -188,13 +188,9 @@ class PlannedScores(Scores):
                 whole = self._weights[part.param]
                 sigma, dead, alive = part.take_each(*unscaled.sigma(whole), whole.alive)
                 assert sigma is not None
-                moving = sigma.isfinite()
-                for gone in (dead, None if alive is None else ~alive):
-                    moving = moving if gone is None else moving & ~gone
-                yield from pieces(sigma[moving])
+                yield from living_sigma(sigma, dead, alive)
 
-        count = sum(map(len, living()))
-        middle = float(kth_smallest(living, (count + 1) // 2)[0]) if count > 1 else 0.0
+        middle = lower_median(living)
         scale = self.spread(next(iter(self._slices)), "targets") / middle if middle else 1.0
         for weight in self._weights.values():
             weight.scale = scale

@@ -12,6 +12,7 @@ from prunewald.pruning.describing import scored_row, untouched_row
 from prunewald.pruning.plan import Plan, Sparsity
 from prunewald.pruning.report import TensorReport
 from prunewald.pruning.significance import z_thresholds
+from prunewald.util.tensors import count_true
 
 _ROWS_OF = 1 << 18  # rows of about so many weights tell an overlap
 _NOTABLE = 0.005  # a sparsity further than this from the one asked for is noted
@@ -52,7 +53,7 @@ def _by_count(
     # hole too small for the next of these, and a process would grow with every layer by much more than its mask.
     room = {name: torch.empty(mask.shape, dtype=torch.bool, device=mask.device) for name, mask in alive.items()}
     for name, mask in alive.items():
-        count, before = counts.get(name), int(torch.count_nonzero(mask))
+        count, before = counts.get(name), count_true(mask)
         total = int(count.sum()) if isinstance(count, Tensor) else count
         # To a pattern of groups, zeros in other places are no pattern: it chooses anew.
         if count is None or (plan.pattern.single and total == before):
@@ -78,12 +79,6 @@ def _by_count(
     return masks, rows
 
 
-def _living(mask: Tensor) -> int:
-    """How many weights a mask leaves; at once where it is a view of a single True."""
-    one = not any(mask.stride()) and mask.numel() > 0
-    return mask.numel() * int(mask[(0,) * mask.dim()]) if one else int(torch.count_nonzero(mask))
-
-
 def _some_rows(sized: Ranked, count: Tensor, keep: Tensor) -> tuple[Ranked, Tensor, Tensor]:
     """Evenly spread rows of a large tensor, each of which has its own count, so that they can be looked at alone."""
     step = max(1, keep.numel() // _ROWS_OF) if keep.dim() > 1 else 1
@@ -100,7 +95,7 @@ def _by_limit(
             masks[name] = mask
             rows.append(untouched_row(name, mask))
             continue
-        ranked, living = scores[name], None if bool(mask.all()) else mask
+        ranked, living = scores[name], None if count_true(mask) == mask.numel() else mask
         keep = (ranked.score >= limits[name]).logical_and_(mask)
         count = int(torch.count_nonzero(keep))
         by_size = None
@@ -129,7 +124,7 @@ def reached(plan: Plan, scores: Scores, asked: Mapping[str, Count], alive: Mappi
         layout = scores.layouts.get(name)
         mask = alive[name] if layout is None else layout.swap(alive[name])
         count = wanted if plan.pattern.single else plan.pattern.nearest(mask.shape, wanted)
-        total, left = int(count.sum()) if isinstance(count, Tensor) else count, int(torch.count_nonzero(mask))
+        total, left = int(count.sum()) if isinstance(count, Tensor) else count, count_true(mask)
         if total > left and not plan.request.rising:
             raise ValueError(
                 f"sparsity {plan.request.sparsity!r} would bring weights of {name!r} back: it is to keep {total:,} of "
@@ -142,7 +137,7 @@ def reached(plan: Plan, scores: Scores, asked: Mapping[str, Count], alive: Mappi
 
 
 def _least_by_row(count: Tensor, mask: Tensor) -> Tensor:
-    if _living(mask) == mask.numel():
+    if count_true(mask) == mask.numel():
         return count
     return torch.minimum(count, mask.reshape(len(count), -1).sum(1).to(count.device))
 

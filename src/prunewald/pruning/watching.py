@@ -15,7 +15,7 @@ from prunewald.model.optimizers import stepped_by
 from prunewald.pruning.observing import Take
 from prunewald.pruning.reaching import Reach
 from prunewald.pruning.resuming import check_states, packed, unpacked
-from prunewald.util.tensors import accumulator, dense
+from prunewald.util.tensors import accumulator, count_true, dense
 from prunewald.util.text import some
 from prunewald.util.trees import copied
 
@@ -159,17 +159,17 @@ class Watcher:
         for name, param in self._params.items():
             if not param.requires_grad:
                 raise ValueError(_untrained(name, "does not require gradients"))
-            if watched and name not in self._at and name in self.optimizers:
+            if watched and not self._aside and name not in self._at and name in self.optimizers:
                 raise ValueError(
                     f"{name!r} was added to {type(self.optimizers[name]).__name__} after this Pruner was attached, so "
                     "nothing was gathered of it: make a new Pruner, or use criterion=Magnitude()"
                 )
-            if name not in (self._at if watched or not self._optimizers else self.optimizers):
+            if name not in (self._at if (watched and not self._aside) or not self._optimizers else self.optimizers):
                 when = "was in no optimizer of this Pruner when it was attached" if watched else "is in no optimizer"
                 raise ValueError(_untrained(name, when))
-        states = {name: self._states[at] for name, at in self._at.items()} if watched else {}
-        if not states:
-            states = dict.fromkeys(self._params, online.init(self._params))
+        states = dict.fromkeys(self._params, online.init(self._params))  # of what was added to an optimizer since, too
+        if watched:
+            states |= {name: self._states[at] for name, at in self._at.items()}
         for state in {id(state): state for state in states.values()}.values():
             try:
                 online.check(state, self._params)
@@ -274,7 +274,7 @@ class Reading:
             raise error if optimizer is None or optimizer.state.get(weight.param) else NotYet(*error.args) from None
         dead = estimate.dead if weight.dead is None else weight.dead
         # Unless an earlier pruning cut it off, a tensor without any gradient is better an error than a mass pruning.
-        if weight.alive is None and (self._idle(weight) if dead is None else bool(dead.all())):
+        if weight.alive is None and (self._idle(weight) if dead is None else count_true(dead) == dead.numel()):
             raise NotYet(_untrained(weight.name, "got no gradient (or none that its precision can hold)"))
         if weight.dead is None and self.reach is not None:
             why = self.online.blind(state, weight, optimizer)

@@ -1,19 +1,21 @@
 """Sigma from the mean squared gradient that RMSprop and Adam keep anyway."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from prunewald.core.base import PATIENCE, Estimate, Online, State, Weights
-from prunewald.core.weights import Weight, lower_median
+from prunewald.core.kth import lower_median
+from prunewald.core.weights import Weight, living_sigma
 from prunewald.model.optimizers import couples_decay, mean_square_gradient, mean_square_state, step_taken
 from prunewald.uncertainty.diagnosis import EACH_ALONE
 from prunewald.uncertainty.likelihood import Loss, gain, likelihood
 from prunewald.util.arguments import one_of, real, whole
 from prunewald.util.registry import brief, uncertainty
-from prunewald.util.tensors import accumulator, capturing, dense
+from prunewald.util.tensors import accumulator, capturing, count_true, dense, none, pieces
 
 _OUTPUTS = "how many outputs of one sample the mean is taken over: 1 for a single one, or if they are summed"
 _VARIANCE = "the mean squared residual of the fit, such as F.mse_loss over the training data"
@@ -183,18 +185,20 @@ class SecondMoment(Online):
         if v is None:
             v = self._own_average(state, weight, optimizer)
         v = v.to(weight.param.device)
-        dead = v == 0 if weight.dead is None else weight.dead
+        full = v.numel() > 0 and bool(v.min() > 0)  # every weight has a square
+        dead = weight.dead if weight.dead is not None else none(v) if full else v == 0
         sigma = v.rsqrt_()
         if self.samples is not None:
             self._check_undecayed(weight, optimizer)
             return Estimate(sigma.mul_(self._factor), dead)
         if weight.scale is None:
             # The median over the living weights becomes the layer's spread; one weight has none to be scaled to.
-            living, finite = sigma, sigma.isfinite()  # one that is reached may have no square yet, or too small a one
-            if weight.alive is not None or dead.any() or not finite.all():
-                moving = finite.logical_and_(~dead)
-                living = sigma[moving if weight.alive is None else weight.alive & moving]
-            weight.scale = weight.spread / lower_median(living) if living.numel() > 1 else 1.0
+            living = partial(pieces, sigma)
+            # What is reached may have no square yet, or too small a one.
+            if weight.alive is not None or count_true(dead) or not full or not bool(sigma.max() < torch.inf):
+                living = partial(living_sigma, sigma, dead, weight.alive)
+            middle = lower_median(living)
+            weight.scale = 1.0 if middle is None else weight.spread / middle
         return Estimate(sigma.mul_(weight.scale), dead)
 
     def sigma_rows(self, state: State, weight: Weight, optimizer: Optimizer | None) -> Estimate:
