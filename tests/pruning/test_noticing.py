@@ -151,6 +151,22 @@ def test_a_checkpoint_from_before_the_pruning_comes_back_whole():
     train(model, optimizer, 1)
 
 
+def test_a_write_that_is_fine_is_looked_at_once(monkeypatch):
+    model, _, pruner = pruned()
+    model.eval()
+    with torch.no_grad():
+        for param in model.parameters():
+            param.mul_(2.0)
+    looks = []
+    find = pruner.zeros.revived
+    monkeypatch.setattr(pruner.zeros, "revived", lambda name: looks.append(name) or find(name))
+    model(batch(0)[0])
+    assert sorted(set(looks)) == sorted(pruner.masks)
+    looks.clear()
+    model(batch(0)[0])
+    assert looks == []
+
+
 def test_nothing_is_said_in_an_ordinary_loop():
     model, optimizer, pruner = pruned()
     for step in range(3):

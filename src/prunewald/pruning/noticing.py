@@ -121,7 +121,12 @@ class Guard:
         """Look at the pruned weights of these parameters, or of all; set to zero what is not, and say so once."""
         if not self.zeros.attached:
             return
-        revived = [name for name in (self.zeros.alive if names is None else names) if self.zeros.revived(name)]
+        revived = []
+        for name in self.zeros.alive if names is None else names:
+            if self.zeros.revived(name):
+                revived.append(name)
+            else:
+                self.zeros.looked_(name)
         if revived:
             with torch.no_grad():
                 for name in revived:

@@ -37,7 +37,7 @@ class Zeros(Holding):
         self._hooks: dict[str, Any] = {}
         self._seen: dict[
             str, tuple[int, int]
-        ] = {}  # where a tensor was when it was last zeroed, and its count of writes
+        ] = {}  # where a tensor was when it was last found to be zero, and its count of writes
 
     def mask(self, name: str) -> Tensor:
         """True where a weight is alive, on the device where the parameter is now."""
@@ -64,7 +64,7 @@ class Zeros(Holding):
                 param = self.held[name]
                 zero_(param, self.mask(name))
                 self.hook_(name)
-                self._seen[name] = param.data_ptr(), param._version
+                self.looked_(name)
 
     def hold_(self, name: str) -> None:
         """Zero the pruned weights of a parameter, here and in the copies, and their gradients from now on."""
@@ -75,10 +75,14 @@ class Zeros(Holding):
             zero_(copy[name], alive.to(copy[name].device))
         if self.hard and param.grad is not None and not param.grad.is_sparse:
             zero_(param.grad, alive)
-        self._seen[name] = param.data_ptr(), param._version
+        self.looked_(name)
+
+    def looked_(self, name: str) -> None:
+        """Count writes to a parameter from now on: as it is, its pruned weights are zero."""
+        self._seen[name] = self.held[name].data_ptr(), self.held[name]._version
 
     def touched(self, names: Iterable[str]) -> list[str]:
-        """Which of these were written to since they were last zeroed, as far as torch counts writes."""
+        """Which of these were written to since they were last zeroed or looked at, as far as torch counts writes."""
         now = ((name, self.held[name]) for name in names if name in self.alive)
         return [name for name, param in now if self._seen.get(name) != (param.data_ptr(), param._version)]
 
