@@ -221,7 +221,7 @@ class Pruner(PrunerView):
         return {name: int(torch.count_nonzero(dead[name] & masks(name))) for name in names}
 
     def couple(self, example_inputs: Any, groups: Sequence[Group] | None = None) -> list[Group]:
-        """Find the coupled groups of the model, for this and all further prunings by filters, also of a schedule.
+        """Find the coupled groups of the model, for what is pruned and all further prunings, also of a schedule.
 
         A unit of a group, a filter, a neuron or a head, goes with all that makes it, reads it, or is beside it. They
         are found from one pass over `example_inputs`; `prune(..., example_inputs=...)` does so by itself. For a model

@@ -25,7 +25,7 @@ def attached(model: nn.Module, optimizer: torch.optim.Optimizer, **chosen) -> pw
     return pw.Pruner(model, optimizer, **{"pattern": pw.Filter(), "criterion": "magnitude", **chosen})
 
 
-def freed(net: nn.Sequential, optimizer: torch.optim.Optimizer, alive: torch.Tensor | None = None) -> None:
+def freed(net, optimizer, alive=None):
     """Nothing holds a norm's shift any more, or what is alive of it: what is written there stays, and trains."""
     mask = torch.ones(8, dtype=torch.bool) if alive is None else alive
     with torch.no_grad():
@@ -258,6 +258,11 @@ def test_a_file_has_the_zeros(tmp_path):
     held(pruner, fresh)
     other = pw.Pruner.from_file(tmp_path / "model.pw", cnn(), pattern=pw.Filter())
     assert torch.equal(other.beside["0.bias"], pruner.beside["0.bias"])
+    assert "1.bias" not in other.beside
+    other.couple(X[:1])
+    assert {name: mask.tolist() for name, mask in other.beside.items()} == {
+        name: mask.tolist() for name, mask in pruner.beside.items()
+    }
 
 
 def test_a_refit_leaves_them_at_zero_and_keeps_its_promise():

@@ -185,7 +185,7 @@ def test_what_cannot_be_is_refused_and_the_model_untouched():
     with pytest.raises(ValueError, match=r"of='macs'.*example_inputs"):
         one.prune(0.5, of="macs")
     with pytest.raises(ValueError, match=r"of='bits'.*'macs'"):
-        one.prune(0.5, example_inputs=X, of="bits")  # type: ignore[arg-type]
+        one.prune(0.5, example_inputs=X, of="bits")
     with pytest.raises(ValueError, match=r"of='macs' and a sparsity by layer"):
         one.prune({"0": 0.5}, example_inputs=X, of="macs")
     with pytest.raises(ValueError, match=r"'8.weight'.*the model returns it"):
@@ -240,3 +240,19 @@ def test_finding_groups_is_no_data_for_a_criterion_that_reads_inputs():
     scores = one.scores()
     one.couple(torch.full((4, 1, 8, 8), 100.0))
     assert all(torch.equal(score, one.scores()[name]) for name, score in scores.items())
+
+
+def test_multiplications_of_a_model_that_calls_no_known_layer():
+    class Bare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w1, self.w2 = nn.Parameter(torch.randn(6, 5)), nn.Parameter(torch.randn(5, 3))
+
+        def forward(self, x):
+            return torch.relu(x @ self.w1) @ self.w2
+
+    one = pruner(Bare())
+    with pytest.raises(ValueError, match="of='macs'.*no layer whose multiplications are known"):
+        one.prune(0.4, example_inputs=torch.randn(2, 6), of="macs")
+    report = one.prune(0.4, example_inputs=torch.randn(2, 6))
+    assert [(group.units, group.kept) for group in report.groups] == [(5, 3)]

@@ -78,10 +78,13 @@ class Ledger:
         if self._filters:
             self.total = float(sum(group.units for group in coupled.groups))
 
+        if not self.total and coupled.groups:
+            raise ValueError(
+                f"of={of!r}: no layer whose multiplications are known is called by this model, so choose another"
+            )
+
     def gone(self, chosen: Chosen) -> float:
         """The share that is gone where these units stay."""
-        if not self.total:
-            return 0.0
         if self._filters:
             return 1 - sum(int(one.sum()) for one in chosen.values()) / self.total
         return 1 - (self._fixed + sum(part.left(chosen) for part in self._parts)) / self.total

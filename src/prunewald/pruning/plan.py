@@ -36,7 +36,8 @@ _MASKED = "the adapters of {} are masked where these are pruned: the sum has the
 _SHARED = "by default: LAMP of |w| says how many weights each layer keeps; scope='layer' prunes each to the same share"
 _ONE_UNIT = "scope {} compares layers, so sigma and lambda are scaled by the spread of all targets, not layer by layer"
 _ALONE = (
-    "each tensor for itself: coupled layers are not pruned together, so little can be removed; give example_inputs="
+    "each tensor for itself: coupled layers are not pruned together, so little can be removed; give example_inputs=, "
+    "or where a schedule prunes call pruner.couple(example_inputs) before"
 )
 _ALIKE_GROUPS = "by default: the same share of each coupled group; scope='global' compares their units over the model"
 _ALIKE = "by default: the same share of each layer, since {} takes weights in groups; scope='lamp' shares out unevenly"

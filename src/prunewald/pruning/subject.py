@@ -198,10 +198,12 @@ class Subject:
     # ---- what is beside ------------------------------------------------------------------------------------------
 
     def couple(self, example_inputs: Any, groups: Sequence[Group] | None = None) -> None:
-        """Find the groups, or take those given, for this and all further prunings."""
+        """Find the groups, or take those given, for what is pruned by now, and for all further prunings."""
         if self.coupling is None:
             raise ValueError(_FILTERS.format("couple()"))
         self.coupling.coupled = self.coupling.find(example_inputs, groups)
+        if self.zeros.alive and not self._compete():
+            self.hold(self.zeros.masks())
 
     def beside(self, masks: Mapping[str, Tensor], coupled: Coupled | None) -> dict[str, Tensor]:
         """The masks of biases and norms that go with what these masks of the targets prune."""
