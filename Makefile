@@ -34,6 +34,7 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.size
 	$(BIN)/python -m benchmarks.certificates
 	$(BIN)/python -m benchmarks.wanda
+	$(BIN)/python -m benchmarks.run_sparse
 
 clean:
 	rm -rf .venv

@@ -6,6 +6,7 @@ import threading
 import warnings
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from torch.autograd import forward_ad
 
 import prunewald as pw
 from prunewald.sparse import SpeedReport
-from prunewald.sparse.backends import BACKENDS
+from prunewald.sparse.backends import BACKENDS, Way
 from prunewald.sparse.compiler import library
+from prunewald.sparse.compressed import Compressed
 from prunewald.sparse.sparse_layers import FusedSequential, SparseLinear
 
 needs_c = pytest.mark.skipif(isinstance(library(), str), reason="no C compiler here")
@@ -199,11 +201,20 @@ def test_where_there_is_no_compiler_a_loaded_model_runs_by_torch_and_says_so(mon
     fast = copy.deepcopy(pw.run_sparse(model, torch.randn(1, 96), backends="c"))
     for place in ("backends.library", "native.library"):
         monkeypatch.setattr(f"prunewald.sparse.{place}", lambda: "no C compiler was found")
-    with pytest.warns(UserWarning, match="no C compiler was found: .* torch's CSR"):
+    with pytest.warns(UserWarning, match="no C compiler was found: .* torch CSR"):
         same(fast, model, torch.randn(1, 96))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         same(fast, model, torch.randn(1, 96))
+
+
+@needs_c
+def test_where_there_is_no_avx512_a_loaded_model_runs_by_rows_and_says_so(monkeypatch):
+    layer = mlp()[0]
+    fast = SparseLinear(Compressed.of(layer.weight, layer.bias), Way("c", "tiles"), 1)
+    monkeypatch.setattr("prunewald.sparse.native.library", lambda: SimpleNamespace(tiles=False))
+    with pytest.warns(UserWarning, match="AVX-512.* run by C, rows"):
+        same(fast, layer, torch.randn(1, 96))
 
 
 @needs_c

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from prunewald.sparse.backends import Kernel, MissingBackend, Way, kernel, program
 from prunewald.sparse.compressed import Compressed
-from prunewald.sparse.native import Step
+from prunewald.sparse.native import Step, kinds
 from prunewald.util.notices import warn
 
 _MOVED = (
@@ -21,7 +21,7 @@ _WRITTEN = (
     "the weight of a layer that runs sparse cannot be set: give others by load_state_dict(), or change the dense model "
     "and call run_sparse() again"
 )
-_ELSEWHERE = "{}: layers that were to run by {!s} run by torch's CSR, more slowly; call run_sparse() again here"
+_ELSEWHERE = "{}: layers that were to run by {!s} run by {!s}, more slowly; call run_sparse() again here"
 _SHAPE = "size mismatch for {}: it has shape {} in the checkpoint, and the shape in current model is {}."
 
 _loads = [0]  # how many weights were loaded so far: programs that were made before hold others
@@ -73,8 +73,9 @@ class SparseLinear(nn.Module):
         try:
             self._kernel = kernel(self.compressed, self.way, self.samples)
         except MissingBackend as error:
-            warn(_ELSEWHERE.format(error, self.way))
-            self._kernel = kernel(self.compressed, Way("torch"), self.samples)
+            instead = Way("c", "rows") if kinds() else Way("torch")
+            warn(_ELSEWHERE.format(error, self.way, instead))
+            self._kernel = kernel(self.compressed, instead, self.samples)
         return self._kernel
 
     def extra_repr(self) -> str:

@@ -70,7 +70,7 @@ class SpeedReport:
         elif self.dense is not None:
             whole = f"the whole model was no faster ({times}): all of it runs dense"
         else:
-            whole = "nothing was taken of what is below: all of it runs dense"
+            whole = "all of it runs dense"
         return [f"{whole}; {measured}", _OTHERS, *self.notes]
 
     def __str__(self) -> str:
