@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from prunewald.core.ranking import FEW
-from prunewald.util.tensors import pieces, places
+from prunewald.util.tensors import count_true, pieces, places
 
 Group: TypeAlias = Literal["layer", "slice", "targets", "model"]
 _PIECE = 1 << 20  # weights whose deviations are taken at once
@@ -105,10 +105,10 @@ def _variance_mean(x: Tensor) -> tuple[float, float]:
     if x.dtype == torch.float64 or x.numel() < FEW or not x.is_cpu:
         variance, mean = torch.var_mean(x, correction=0)
         return float(variance), float(mean)
-    wide = x.double()
-    own = wide.mean()
-    squares = torch.dot(wide.sub_(own), wide) / len(wide)
-    return float(squares.float()), float(own.float())
+    mean = math.fsum(float(piece.double().sum()) for piece in pieces(x)) / len(x)
+    squares = math.fsum(float(piece.double().sub_(mean).square_().sum()) for piece in pieces(x))
+    variance, own = torch.tensor([squares / len(x), mean], dtype=torch.float32, device="cpu").tolist()
+    return variance, own
 
 
 def living_sigma(sigma: Tensor, dead: Tensor | None, alive: Tensor | None) -> Iterator[Tensor]:
@@ -120,4 +120,4 @@ def living_sigma(sigma: Tensor, dead: Tensor | None, alive: Tensor | None) -> It
             moving.logical_and_(~gone)
         if stays is not None:
             moving.logical_and_(stays)
-        yield piece[places(moving)]
+        yield piece if count_true(moving) == len(piece) else piece[places(moving)]

@@ -11,12 +11,11 @@ from prunewald.pruning.plan import Plan
 from prunewald.pruning.report import LOSS, NAMED, Report, RowLoss, TensorReport
 from prunewald.statistics import rank_correlation
 from prunewald.util.registry import brief, name_of
-from prunewald.util.tensors import count_true
+from prunewald.util.tensors import count_true, pieces
 from prunewald.util.text import some
 
 _MOST = 0.9  # a layer is nearly closed where more than this share of its rows is empty
 _RARE = 0.05  # what has a smaller chance is not expected
-_CACHED = 1 << 17  # so many scores are looked at at once
 _SAMPLE = 1 << 16  # enough for three digits of a rank correlation
 
 
@@ -98,7 +97,7 @@ def _threshold(ranked: Ranked, keep: Tensor) -> float:
     score, weight = ranked.score, ranked.weight
     limits, found = torch.finfo(score.dtype), []
     # By a sum with a wall: torch takes several times longer to choose, or to pick them out.
-    for piece, stays in zip(score.reshape(-1).split(_CACHED), keep.reshape(-1).split(_CACHED), strict=True):
+    for piece, stays in zip(pieces(score), pieces(keep), strict=True):
         inside = stays.to(piece.dtype)
         low = piece.clamp(min=limits.min).mul_(inside)
         found.append(low.add_(inside.sub_(1).mul_(-limits.max)).min())
