@@ -172,34 +172,43 @@ static void sample(const Program *p, const float *x, float *y, float *own, int64
 
 /* ---- many samples side by side ---------------------------------------------------------------------------------- */
 
-typedef float Many __attribute__((vector_size(64), aligned(4), may_alias)); /* the compiler cuts it as the machine wants it */
+#if defined(__AVX512F__)
+enum { BYTES = 64 };
+#elif defined(__AVX__)
+enum { BYTES = 32 };
+#else
+enum { BYTES = 16 };
+#endif
+enum { LANES = BYTES / 4 };
+typedef float Many __attribute__((vector_size(BYTES), aligned(4), may_alias)); /* what one register holds */
 
-#define SIDE_BY_SIDE(NAME, N)                                                                                          \
+#define SIDE_BY_SIDE(NAME, WIDTH)                                                                                      \
     static void NAME(const Layer *l, const float *restrict x, float *restrict y, Range r) {                            \
+        enum { N = WIDTH / LANES };                                                                                    \
         const int32_t *places = l->places;                                                                             \
         for (int32_t i = r.begin; i < r.end; i++) {                                                                    \
             Many a[N], b[N];                                                                                           \
             for (int q = 0; q < N; q++) a[q] = (Many){0} + l->bias[i], b[q] = (Many){0};                               \
             int32_t k = l->starts[i], end = l->starts[i + 1];                                                          \
             for (; k + 2 <= end; k += 2) {                                                                             \
-                const Many *f = (const Many *)(x + (int64_t)places[k] * 16 * N);                                       \
-                const Many *g = (const Many *)(x + (int64_t)places[k + 1] * 16 * N);                                   \
+                const Many *f = (const Many *)(x + (int64_t)places[k] * WIDTH);                                        \
+                const Many *g = (const Many *)(x + (int64_t)places[k + 1] * WIDTH);                                    \
                 for (int q = 0; q < N; q++) a[q] += l->values[k] * f[q], b[q] += l->values[k + 1] * g[q];              \
             }                                                                                                          \
             if (k < end) {                                                                                             \
-                const Many *f = (const Many *)(x + (int64_t)places[k] * 16 * N);                                       \
+                const Many *f = (const Many *)(x + (int64_t)places[k] * WIDTH);                                        \
                 for (int q = 0; q < N; q++) a[q] += l->values[k] * f[q];                                               \
             }                                                                                                          \
-            float *to = y + (int64_t)i * 16 * N;                                                                       \
-            for (int q = 0; q < N; q++) *(Many *)(to + 16 * q) = a[q] + b[q];                                          \
+            float *to = y + (int64_t)i * WIDTH;                                                                        \
+            for (int q = 0; q < N; q++) *(Many *)(to + LANES * q) = a[q] + b[q];                                       \
             if (l->relu)                                                                                               \
-                for (int q = 0; q < 16 * N; q++) to[q] = finished(l, to[q]);                                           \
+                for (int q = 0; q < WIDTH; q++) to[q] = finished(l, to[q]);                                            \
         }                                                                                                              \
     }
 
-SIDE_BY_SIDE(side_by_side_16, 1)
-SIDE_BY_SIDE(side_by_side_32, 2)
-SIDE_BY_SIDE(side_by_side_64, 4)
+SIDE_BY_SIDE(side_by_side_16, 16)
+SIDE_BY_SIDE(side_by_side_32, 32)
+SIDE_BY_SIDE(side_by_side_64, 64)
 
 /* n samples, which stand one after the other, feature by feature; and back. */
 static void turn(const float *x, float *to, int32_t features, int32_t n, int32_t width, Range r) {
