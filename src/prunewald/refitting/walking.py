@@ -19,6 +19,7 @@ from prunewald.refitting.originals import Originals
 from prunewald.refitting.passes import Passes
 from prunewald.refitting.sums import Met, Sums
 from prunewald.refitting.units import Span, Unit
+from prunewald.util.memory import give_back
 
 UNCHANGED = "no better on the examples held back: left as it was"
 _NAN = (
@@ -72,6 +73,7 @@ class Walk:
         units = listed(list(gathering.units))
         rows = []
         for unit in units:
+            give_back()
             fitted, held = gathering.units.pop(unit, (Sums(Met()), Sums(Met())))
             dense = self._dense(unit)
             for sums in (fitted, held):
