@@ -84,7 +84,7 @@ def _state(dense: Any) -> tuple[Mapping[str, Tensor], str]:
         from prunewald.storage import container, load
         from prunewald.storage.dense import read_dense
 
-        return load(dense) if container.is_packed(dense) else read_dense(dense), repr(os.fspath(dense))
+        return load(dense) if container.is_packed(dense) else read_dense(dense, mapped=True), repr(os.fspath(dense))
     raise TypeError(f"dense={repr(dense)[:200]}: give a model, its state_dict or a file of it")
 
 

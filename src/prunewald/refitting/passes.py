@@ -15,7 +15,6 @@ from prunewald.refitting.order import Enough, Following, Step, Trace
 from prunewald.refitting.originals import Originals, named_tensors
 from prunewald.refitting.seeing import Event, Seeing, convolutions
 from prunewald.refitting.units import Places
-from prunewald.util.memory import give_back
 
 _NONE: Mapping[str, nn.Module] = {}
 
@@ -128,7 +127,6 @@ class Passes:
     @torch.no_grad()
     def run(self, given: Given, *, dense: bool) -> Any:
         """What the module returns."""
-        give_back()
         if not dense:
             return given.call(self.module, dense=False)
         found = self._other.tensors

@@ -4,6 +4,7 @@ Each block is run alone on what it was given in a pass of the whole, which is ke
 one; so a model of many layers takes a few passes in all, and not two for each layer.
 """
 
+from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from prunewald.refitting.passes import Passes
 from prunewald.refitting.seeing import Event
 from prunewald.refitting.shortcuts import Short, Shortcuts
 from prunewald.refitting.walking import Walk
+from prunewald.util.memory import give_back
 
 _FEWEST = 3  # so many steps are worth keeping what blocks are given
 _ALIKE = 1e-3  # by what share outputs may differ that are the same but for rounding
@@ -72,13 +74,13 @@ class Stages:
                 stage.silent |= set() if cuts is None else cuts.passed(step)
         return rows
 
-    def _asked(self, stage: Stage, parts: Iterable[Part], steps: Sequence[Step]) -> dict[Step, list[Aim]]:
+    def _asked(self, stage: Stage, parts: Iterable[Part], steps: Sequence[Step]) -> dict[Step, deque[Aim]]:
         """What the dense block says of all its layers, in one pass, whose end is what the next block is given.
 
         Neither what the dense block was given nor its weights are needed then.
         """
         order = stage.trace.order()
-        found: dict[Step, list[Aim]] = {step: [] for step in steps}
+        found: dict[Step, deque[Aim]] = {step: deque() for step in steps}
         whole = [self._walk.gathering(step, stage.passes, order) for step in steps]
         for part in parts:
             takes: dict[Hashable, Aim] = {}
@@ -108,6 +110,7 @@ class Stages:
                 if not inner.asked:
                     part.went_on(passes.run(part, dense=True), dense=True)
                 part.went_on(found := passes.run(given, dense=False), dense=False)
+            give_back()
         rest = found[1:] if isinstance(found, tuple) else None
         if keepable(found):
             feed = Resuming(stage.feed, parts, blocks, rest)

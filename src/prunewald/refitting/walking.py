@@ -1,6 +1,6 @@
 """The walk through a model: layer by layer, in the order of their computation, each refitted before the next is met."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -64,7 +64,7 @@ class Walk:
         return Gathering(passes, order, step, crosswise=crosswise, dense_inputs=self._setting.dense_inputs)
 
     @torch.no_grad()
-    def take(self, gathering: Gathering, feed: Iterable[Given], aims: Sequence[Aim] | None = None) -> list[LayerRefit]:
+    def take(self, gathering: Gathering, feed: Iterable[Given], aims: deque[Aim] | None = None) -> list[LayerRefit]:
         """Refit the layers of a step, after passes over all that is fed to the model, or to its part."""
         step = gathering.step
         gathering.over(feed, aims)
