@@ -92,6 +92,9 @@ def main() -> None:
     made.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     made.add_argument("--rounds", type=int, default=1)
     made.add_argument("--threads", type=int, default=2)
+    made.add_argument(
+        "--clock", default="perf_counter", choices=("perf_counter", "process_time"), help="process_time: of processors"
+    )
     given = made.parse_args()
     numbers = {}
     for level in given.level:
@@ -99,7 +102,7 @@ def main() -> None:
         for _ in range(given.rounds):
             for way in given.ways:
                 job = WAYS[way].format(level=level)
-                found[way].append(peak_over_start(f"{SETUP.format(**vars(given))}#---\n{job}"))
+                found[way].append(peak_over_start(f"{SETUP.format(**vars(given))}#---\n{job}", given.clock))
         for way, runs in found.items():
             seconds, peak = (statistics.median(values) for values in zip(*runs, strict=True))
             numbers[f"{way}, {level:.0%}"] = {"seconds": seconds, "peak": peak}

@@ -272,6 +272,22 @@ def test_modes_random_numbers_and_shuffled_loaders():
     assert torch.equal(torch.rand(1), expected)
     assert [module.training for module in model] == [True, False, True, True, True, True]
     assert report.refit.after < report.refit.before
-    own = torch.utils.data.DataLoader(torch.cat(batches(16)), shuffle=True, generator=torch.Generator())
-    with pytest.raises(ValueError, match=r"DataLoader.*other examples"):
-        pw.refit(pruner, own, dense=dense)
+
+
+@pytest.mark.parametrize("where", ["loader", "sampler", "batches"])
+def test_a_loader_that_shuffles_by_a_generator_of_its_own_gives_one_order_and_goes_on_as_before(where):
+    x, generator = torch.cat(batches(16)), torch.Generator().manual_seed(5)
+    sampler = torch.utils.data.RandomSampler(x, generator=generator)
+    loader = {
+        "loader": lambda: torch.utils.data.DataLoader(x, batch_size=50, shuffle=True, generator=generator),
+        "sampler": lambda: torch.utils.data.DataLoader(x, batch_size=50, sampler=sampler),
+        "batches": lambda: torch.utils.data.DataLoader(
+            x, batch_sampler=torch.utils.data.BatchSampler(sampler, 50, drop_last=False)
+        ),
+    }[where]()
+    pruner, dense = pruned(mlp(), 0.5)
+    torch.rand(7, generator=generator)
+    state = generator.get_state()
+    report = pw.refit(pruner, loader, dense=dense)
+    assert report.refit.after < report.refit.before
+    assert torch.equal(generator.get_state(), state)

@@ -1,6 +1,7 @@
 """Blocks by themselves, against passes of the whole model for each layer."""
 
 import copy
+from contextlib import closing
 
 import pytest
 import torch
@@ -8,6 +9,9 @@ from torch import nn
 
 import prunewald as pw
 from prunewald.refitting import stages
+from prunewald.refitting.examples import Examples
+from prunewald.refitting.originals import copied
+from prunewald.refitting.passes import Passes
 from tests.refitting.models import batches, cnn, pruned
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -145,9 +149,29 @@ def test_with_the_dense_weights_on_disk_it_is_the_same(case, tmp_path):
         found.append(pw.refit(own, data, dense=dense, folder=folder).refit)
     assert list(tmp_path.iterdir()) == []
     found.append(pw.Pruner(third).prune(0.5, refit=data, folder=tmp_path).refit)
-    for refit, copied in zip(found[1:], (other, third), strict=True):
+    for refit, after in zip(found[1:], (other, third), strict=True):
         errors = [layer.after for layer in found[0].layers]
         assert [layer.after for layer in refit.layers] == pytest.approx(errors, rel=1e-4)
-        for a, b in zip(model.parameters(), copied.parameters(), strict=True):
+        for a, b in zip(model.parameters(), after.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_on_disk_is_only_what_a_refit_may_change_and_it_is_read_again_when_needed(tmp_path):
+    model = Residual()
+    names = {id(tensor): name for name, tensor in model.named_parameters()}
+    masks = {"stem.weight": model.stem.weight != 0}
+    with closing(copied(model, masks, tmp_path)) as dense:
+        assert len(list(tmp_path.rglob("*.pt"))) == 1 + sum(tensor.dim() < 2 for tensor in model.parameters())
+        before = model.stem.weight.detach().clone()
+        passes = Passes(model.stem, names, dense, masks)
+        with torch.no_grad():
+            model.stem.weight.zero_()
+        x = torch.randn(5, 16)
+        given = Examples([x], model, 0.5, None)
+        for _ in range(2):
+            for some in given:
+                found = passes.run(some, dense=True)
+                torch.testing.assert_close(found, some.batch.args[0] @ before.T + model.stem.bias)
+            passes.let_go()
     assert list(tmp_path.iterdir()) == []

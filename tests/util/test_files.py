@@ -121,10 +121,12 @@ def test_a_missing_folder_is_named(tmp_path):
         pass
 
 
-def test_what_torch_save_wrote_comes_back(tmp_path):
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("newer", [False, True])
+def test_what_torch_save_wrote_comes_back(tmp_path, mapped, newer):
     saved = {"weight": torch.randn(3), "steps": 7}
-    torch.save(saved, tmp_path / "state.pt")
-    found = read_torch(tmp_path / "state.pt", "state", "save it again")
+    torch.save(saved, tmp_path / "state.pt", _use_new_zipfile_serialization=newer)
+    found = read_torch(tmp_path / "state.pt", "state", "save it again", mapped=mapped)
     assert torch.equal(found["weight"], saved["weight"])
     assert found["steps"] == 7
 
@@ -140,15 +142,16 @@ class NoState(ValueError):
     """An error of the caller's own."""
 
 
+@pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("kind", ["empty", "noise", "cut", "code", "pickle"])
-def test_what_is_no_such_file_is_an_error_with_the_remedy(tmp_path, monkeypatch, kind):
+def test_what_is_no_such_file_is_an_error_with_the_remedy(tmp_path, monkeypatch, kind, mapped):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "state.pt"
     torch.save(Code() if kind == "code" else {"weight": torch.randn(300)}, path)
     changed = {"empty": b"", "noise": b"\x93noise" * 9, "cut": path.read_bytes()[:700], "pickle": pickle.dumps([1])}
     path.write_bytes(changed.get(kind, path.read_bytes()))
     with pytest.raises(NoState, match=r"state.pt' is no state \(.*\): save it again$"):
-        read_torch(path, "state", "save it again", NoState)
+        read_torch(path, "state", "save it again", NoState, mapped=mapped)
     assert os.listdir(tmp_path) == ["state.pt"]
 
 

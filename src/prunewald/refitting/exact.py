@@ -19,14 +19,16 @@ def by_rows(inputs: Tensor, residual: Tensor, alive: Tensor, ridge: float, lift:
     repeating, directions of no information get no change.
     """
     change = torch.zeros_like(residual)
-    system = inputs + (ridge + lift) * torch.eye(len(inputs), dtype=inputs.dtype, device=inputs.device)
     single, shared = _grouped(alive)
     for rows in shared:
         at = alive[rows[0]].nonzero()[:, 0]
-        solved = _solved(system[at][:, at].unsqueeze(0), residual[rows][:, at].T.unsqueeze(0), lift)
+        part = inputs[at][:, at].unsqueeze(0)
+        part.diagonal(dim1=1, dim2=2).add_(ridge + lift)
+        solved = _solved(part, residual[rows][:, at].T.unsqueeze(0), lift)
         change[rows.unsqueeze(1), at] = solved[0].T
     for rows, at, valid in _batches(single, alive):
-        parts = system[at.unsqueeze(2), at.unsqueeze(1)]
+        parts = inputs[at.unsqueeze(2), at.unsqueeze(1)]
+        parts.diagonal(dim1=1, dim2=2).add_(ridge + lift)
         if not bool(valid.all()):
             parts *= valid.unsqueeze(2) & valid.unsqueeze(1)
             parts.diagonal(dim1=1, dim2=2)[~valid] = 1.0

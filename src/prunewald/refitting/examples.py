@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -54,13 +54,14 @@ class Examples:
         if isinstance(data, Iterator):
             raise TypeError(_ONCE.format(repr(data)[:200]))
         self._source = Calibration(data, model, limit=limit)
+        self._generators = [(one, one.get_state()) for one in _generators(data)]
         self._prints: list[float] | None = None
         self.count = {False: 0, True: 0}
 
     def __iter__(self) -> Iterator[Some]:
         prints: list[float] = []
         count = {False: 0, True: 0}
-        with _seeded(self._seed, self._devices):
+        with _seeded(self._seed, self._devices, self._generators):
             for batch in self._source:
                 prints.append(_print(batch))
                 if self._prints is not None and self._prints[: len(prints)] != prints:
@@ -118,9 +119,26 @@ def _print(tree: Any) -> float:
     return sum(map(_print, inside))
 
 
+def _generators(data: Any) -> list[torch.Generator]:
+    """Those of its own that a DataLoader draws its order from."""
+    parts = (data, *(getattr(data, name, None) for name in ("sampler", "batch_sampler")))
+    parts = (*parts, getattr(parts[-1], "sampler", None))
+    found = [getattr(part, "generator", None) for part in parts]
+    return list(dict.fromkeys(one for one in found if isinstance(one, torch.Generator)))
+
+
 @contextmanager
-def _seeded(seed: int, devices: list[torch.device]) -> Iterator[None]:
+def _seeded(
+    seed: int, devices: list[torch.device], generators: Sequence[tuple[torch.Generator, Tensor]]
+) -> Iterator[None]:
     """The same random numbers at every pass, so that a loader that shuffles by them gives the same order."""
+    before = [one.get_state() for one, _ in generators]
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
-        yield
+        for one, state in generators:
+            one.set_state(state)
+        try:
+            yield
+        finally:
+            for (one, _), state in zip(generators, before, strict=True):
+                one.set_state(state)

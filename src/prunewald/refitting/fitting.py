@@ -80,6 +80,8 @@ def _group(matrix: Matrix, one: Gram, other: Gram, ridges: Sequence[float]) -> F
 
 def _of(gram: Gram, rows: Tensor, end: int | None, offset: Tensor | None) -> Gram:
     """The Gram of some rows; without the 1 among the inputs, the targets less the bias that stays as it is."""
+    if end is None and bool(rows.all()):
+        return gram
     cross, outputs = gram.cross[rows], gram.outputs[rows]
     if end is None:
         return replace(gram, cross=cross, outputs=outputs)

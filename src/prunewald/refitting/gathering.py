@@ -63,10 +63,10 @@ class Gathering:
         """What the dense model is to say."""
         return Aim(given, crosswise=self.crosswise, inputs=self._dense_inputs)
 
-    def over(self, feed: Iterable[Given], aims: Sequence[Aim] | None = None) -> None:
-        """Take in all that is fed; `aims` are what the dense model says, where it was asked already."""
-        for at, given in enumerate(feed):
-            aim = self.aim(given) if aims is None else aims[at]
+    def over(self, feed: Iterable[Given], aims: deque[Aim] | None = None) -> None:
+        """Take in all that is fed; `aims` are what the dense model says, where it was asked already: none is left."""
+        for given in feed:
+            aim = self.aim(given) if aims is None else aims.popleft()
             # Experts may be given others in the dense model: that is asked for its weights alone.
             if aims is None and not self.step.routed:
                 self._passes.see(given, self._order, self.step, aim, dense=True)

@@ -17,6 +17,7 @@ _FLOOR = 1e-4  # a share of the error that a row had, below which no share of wh
 _MOST = 300  # steps
 _TRUE = 0.99  # the share of what single precision says it gained that has to be true
 _LOOKED = 8  # of so many rows one is looked at for that
+_ROWS = 256  # so many rows of the Gram matrix, or of the layer, are prepared at a time
 
 
 class Steps:
@@ -27,11 +28,14 @@ class Steps:
         least = float(squares.mean()) * 1e-12  # below which an input is as good as always zero
         self.inputs = inputs
         self.scale = squares.clamp(min=max(least, 1e-300)).rsqrt()
-        self.matrix = self._scaled().float()
+        self.matrix = torch.empty_like(inputs, dtype=torch.float32)
+        for start in range(0, len(inputs), _ROWS):
+            rows = slice(start, start + _ROWS)
+            self.matrix[rows] = self._scaled(rows)
         self.loadings, self.own = _factors(self.matrix)
 
-    def _scaled(self) -> Tensor:
-        return self.inputs * self.scale * self.scale.unsqueeze(1)
+    def _scaled(self, rows: slice = slice(None)) -> Tensor:
+        return (self.inputs[rows] * self.scale).mul_(self.scale[rows].unsqueeze(1))
 
     def solved(
         self, residual: Tensor, alive: Tensor, ridge: float, before: Tensor, start: Tensor | None = None
@@ -63,19 +67,28 @@ class _Model:
         self.inverse = alive / own
         # B' T^-1 B over what is alive: for all rows one product, with the products of any two loadings.
         one, other = torch.tril_indices(loadings.shape[1], loadings.shape[1], device=own.device)
-        packed = self.inverse @ (loadings[:, one] * loadings[:, other])
-        inner = packed.new_zeros(len(alive), loadings.shape[1], loadings.shape[1], dtype=torch.float64)
-        inner[:, one, other] = packed.double()
-        inner.diagonal(dim1=1, dim2=2).add_(1.0)
-        factor, info = torch.linalg.cholesky_ex(inner)  # reads the lower triangle
-        self.inner = torch.cholesky_inverse(factor).to(own.dtype)
-        self.inner[info > 0] = 0.0  # a row whose model is lost in rounding has the diagonal
+        pairs = loadings[:, one].mul_(loadings[:, other])
+        self.inner = loadings.new_empty(len(alive), loadings.shape[1], loadings.shape[1])
+        for start in range(0, len(alive), _ROWS):
+            rows = slice(start, start + _ROWS)
+            self.inner[rows] = _inverted(self.inverse[rows] @ pairs, one, other, loadings.shape[1])
 
     def solved(self, rest: Tensor) -> Tensor:
         """The inverse times something that is zero where a row is not alive."""
         scaled = rest * self.inverse
         shared = (scaled @ self.loadings).unsqueeze(1).bmm(self.inner).squeeze(1)
         return scaled.addcmul_(shared @ self.loadings.T, self.inverse, value=-1)
+
+
+def _inverted(packed: Tensor, one: Tensor, other: Tensor, size: int) -> Tensor:
+    """(B' T^-1 B + 1)^-1 for each row, from the lower triangles of B' T^-1 B."""
+    inner = packed.new_zeros(len(packed), size, size, dtype=torch.float64)
+    inner[:, one, other] = packed.double()
+    inner.diagonal(dim1=1, dim2=2).add_(1.0)
+    factor, info = torch.linalg.cholesky_ex(inner)  # reads the lower triangle
+    found: Tensor = torch.cholesky_inverse(factor).to(packed.dtype)
+    found[info > 0] = 0.0  # a row whose model is lost in rounding has the diagonal
+    return found
 
 
 def _factors(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,8 @@ _PRUNED = (
 )
 _SAME = "dense={}: that is the pruned model itself; give a copy.deepcopy(model) or a state_dict from before pruning"
 
+_NONE: Mapping[str, Tensor] = {}
+
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, each once."""
@@ -82,15 +84,20 @@ def _state(dense: Any) -> tuple[Mapping[str, Tensor], str]:
         from prunewald.storage import container, load
         from prunewald.storage.dense import read_dense
 
-        return load(dense) if container.is_packed(dense) else read_dense(dense), repr(os.fspath(dense))
+        return load(dense) if container.is_packed(dense) else read_dense(dense, mapped=True), repr(os.fspath(dense))
     raise TypeError(f"dense={repr(dense)[:200]}: give a model, its state_dict or a file of it")
 
 
 class Originals:
-    """The dense tensors by name; a part of a model reads its own. With a folder they are on disk, and only there."""
+    """The dense tensors by name; a part of a model reads its own. With a folder they are on disk, and only there.
 
-    def __init__(self, tensors: Mapping[str, Tensor], folder: FilePath | None = None) -> None:
-        self._tensors: Mapping[str, Tensor] = {} if folder else tensors
+    `shared` are those that are kept as they are, since the pruned model has them too.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, Tensor], folder: FilePath | None = None, shared: Mapping[str, Tensor] = _NONE
+    ) -> None:
+        self._tensors = shared if folder else {**tensors, **shared}
         self._files: dict[str, Path] = {}
         if folder is not None:
             self._folder = TemporaryDirectory(dir=folder, prefix="prunewald-dense-")
@@ -108,7 +115,7 @@ class Originals:
         return {name: self._one(name).to(own.device, own.dtype) for name, own in like.items()}
 
     def _one(self, name: str) -> Tensor:
-        if not self._files:
+        if name not in self._files:
             return self._tensors[name]
         found: Tensor = read_torch(self._files[name], "tensor that refit wrote", "leave its folder alone meanwhile")
         return found
@@ -120,13 +127,13 @@ class Originals:
 
 
 def copied(model: nn.Module, masks: Mapping[str, Tensor], folder: FilePath | None) -> Originals:
-    """The model as it is: copies of what a refit may change, and the other tensors as they are."""
+    """The model as it is: copies of what a refit may change, or files of it, and the other tensors as they are."""
     held = {id(buffer) for buffer in model.buffers()}
-    tensors = named_tensors(model)
-    if folder is not None:
-        return Originals(tensors, folder)
-    copies = {
-        name: tensor.detach().clone() if name in masks or tensor.dim() < 2 or id(tensor) in held else tensor.detach()
-        for name, tensor in tensors.items()
-    }
-    return Originals(copies)
+    changing: dict[str, Tensor] = {}
+    shared: dict[str, Tensor] = {}
+    for name, tensor in named_tensors(model).items():
+        may = name in masks or tensor.dim() < 2 or id(tensor) in held
+        (changing if may else shared)[name] = tensor.detach()
+    if folder is None:
+        changing = {name: tensor.clone() for name, tensor in changing.items()}
+    return Originals(changing, folder, shared)

@@ -1,6 +1,8 @@
 """Forward passes of a pruned model, or of a part of it, and of its dense original on the same examples."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +17,15 @@ from prunewald.refitting.seeing import Event, Seeing, convolutions
 from prunewald.refitting.units import Places
 
 _NONE: Mapping[str, nn.Module] = {}
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The tensors of a module by name, its own or the dense ones, and where the weights and running means are."""
+
+    tensors: Mapping[str, Tensor]
+    weights: Places
+    means: Places
 
 
 class _Caller(nn.Module):
@@ -55,17 +66,26 @@ class Passes:
     ) -> None:
         self.module, self._caller, self._names, self._read = module, _Caller(module), names, dense
         self._blocks, self._targets = list(blocks), targets
-        own = {names[id(tensor)]: tensor for tensor in named_tensors(module).values()}
+        self._own = self._side({names[id(tensor)]: tensor for tensor in named_tensors(module).values()})
+        self._convolutions = {names[id(layer.weight)]: layer for layer in convolutions(module)}
+
+    @cached_property
+    def _other(self) -> "_Side":
+        """The dense tensors, read when they are first needed, but for those of the blocks."""
         inside = {id(tensor) for block in self._blocks for tensor in named_tensors(block).values()}
         apart = {id(one) for block in self._blocks for one in block.modules()}
-        for one in module.modules():
+        for one in self.module.modules():
             if id(one) not in apart:
                 inside -= {id(tensor) for tensor in (*one.parameters(recurse=False), *one.buffers(recurse=False))}
-        found = dense.read({name: tensor for name, tensor in own.items() if id(tensor) not in inside})
-        local = {f"module.{name}": names[id(tensor)] for name, tensor in named_tensors(module).items()}
-        self._dense = {name: found[full] for name, full in local.items() if full in found}
-        self._weights, self._norms = ([Places(pick(source)) for source in (own, found)] for pick in (self._w, _means))
-        self._convolutions = {names[id(layer.weight)]: layer for layer in convolutions(module)}
+        like = {name: tensor for name, tensor in self._own.tensors.items() if id(tensor) not in inside}
+        return self._side(self._read.read(like))
+
+    def let_go(self) -> None:
+        """Keep no dense tensors: they are read again if they are needed."""
+        vars(self).pop("_other", None)
+
+    def _side(self, tensors: dict[str, Tensor]) -> "_Side":
+        return _Side(tensors, Places(self._w(tensors)), Places(_means(tensors)))
 
     def _w(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights that are meant, and all biases."""
@@ -77,8 +97,8 @@ class Passes:
         """What happens in a pass: the layers in order, all weights that took part, and those that are an embedding."""
         trace, used, looked_up = Trace(), set[str](), set[str]()
         with watched(chains, trace.enter), entered(children, trace.enter_child, trace.leave_child), torch.no_grad():
-            places, norms = self._weights[False], self._norms[False]
-            with Seeing(places, norms, self._convolutions, trace, used, looked_up):
+            own = self._own
+            with Seeing(own.weights, own.means, self._convolutions, trace, used, looked_up):
                 given.call(self.module, dense=False)
         trace.done()
         return trace, used, looked_up
@@ -88,8 +108,9 @@ class Passes:
     ) -> None:
         """Run the module until all of a step was seen."""
         following = Following(order, step, take)
+        side = self._other if dense else self._own
         try:
-            with Seeing(self._weights[dense], self._norms[dense], self._convolutions, following, early=not dense):
+            with Seeing(side.weights, side.means, self._convolutions, following, early=not dense):
                 self.run(given, dense=dense)
         except Enough:
             return
@@ -97,8 +118,8 @@ class Passes:
 
     def see_all(self, given: Given, order: Sequence[Hashable], take: Callable[[Event], None]) -> Any:
         """Run the dense module to its end, see every layer, and return what it does."""
-        following = Following(order, None, take)
-        with Seeing(self._weights[True], self._norms[True], self._convolutions, following):
+        following, side = Following(order, None, take), self._other
+        with Seeing(side.weights, side.means, self._convolutions, following):
             found = self.run(given, dense=True)
         following.check()
         return found
@@ -108,8 +129,11 @@ class Passes:
         """What the module returns."""
         if not dense:
             return given.call(self.module, dense=False)
+        found = self._other.tensors
+        local = {f"module.{name}": self._names[id(tensor)] for name, tensor in named_tensors(self.module).items()}
         with replaced(self._blocks, self._reading):
-            return functional_call(self._caller, self._dense, (given,))
+            dense_tensors = {name: found[full] for name, full in local.items() if full in found}
+            return functional_call(self._caller, dense_tensors, (given,))
 
     def _reading(self, block: nn.Module) -> Callable[..., Any]:
         """A block that computes with its dense weights, which are read for that."""
@@ -119,7 +143,8 @@ class Passes:
 
         def compute(*args: Any, **kwargs: Any) -> Any:
             found = self._read.read(like)
-            seen = ((self._weights[True], self._w(found)), (self._norms[True], _means(found)))
+            side = self._other
+            seen = ((side.weights, self._w(found)), (side.means, _means(found)))
             for places, tensors in seen:
                 places.add(tensors)
             try:

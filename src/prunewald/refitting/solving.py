@@ -11,13 +11,14 @@ from torch import Tensor
 from prunewald.refitting import exact
 from prunewald.refitting.iterating import SHARED, Steps
 from prunewald.util.arguments import real
+from prunewald.util.memory import give_back
 
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # from which one is chosen, as shares of the mean square of the inputs
 # Directions in which the inputs have less than this share of their mean square are taken as ones of no information:
 # what a Gram matrix says of them is rounding, where products are in single precision.
 _FLOOR = 1e-6
 _JUDGES = 128  # rows that choose a ridge for all
-_ROOM = 1 << 27  # bytes that the rows which are solved at a time take
+_ROOM = 1 << 26  # bytes that the rows which are solved at a time take
 # Survivors cubed over three, summed over the rows, are the multiplications of a factorisation each. Up to 1e9 take .1 s
 # of one core. Beyond, on one core, conjugate gradients were as quick at about one for each row and entry of the Gram
 # matrix: 4.0 s against 5.9 s at 1.4 (1,024 rows over 4,096 inputs, 90 % pruned), 0.38 s against 0.25 s at 0.3 (over
@@ -126,6 +127,7 @@ def _solved(system: "_System", gram: Gram, weight: Tensor, mask: Tensor, ridge: 
     """All rows, as many at a time as fit in memory."""
     found = torch.empty_like(weight)
     for rows in torch.arange(len(weight), device=weight.device).split(system.rows_at_once):
+        give_back()
         found[rows] = _Rows(system, gram.rows(rows), weight[rows], mask[rows]).solved(ridge, exactly)[0]
     return found
 

@@ -4,6 +4,7 @@ Each block is run alone on what it was given in a pass of the whole, which is ke
 one; so a model of many layers takes a few passes in all, and not two for each layer.
 """
 
+from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from prunewald.refitting.passes import Passes
 from prunewald.refitting.seeing import Event
 from prunewald.refitting.shortcuts import Short, Shortcuts
 from prunewald.refitting.walking import Walk
+from prunewald.util.memory import give_back
 
 _FEWEST = 3  # so many steps are worth keeping what blocks are given
 _ALIKE = 1e-3  # by what share outputs may differ that are the same but for rounding
@@ -37,7 +39,7 @@ class Stage:
     feed: Iterable[Given]
     children: Mapping[str, nn.Module] = field(default_factory=dict)  # of a block, by name
     silent: set[str] = field(default_factory=set)  # blocks that are not computed any more
-    dense: list[Any] = field(default_factory=list)  # what the dense block returned, if it was asked
+    asked: bool = False  # whether the dense block has computed, and its returns have gone on to the next
 
 
 class Stages:
@@ -57,7 +59,7 @@ class Stages:
         usable = [chain for chain in stage.chains if _usable(chain, stage.trace, steps)]
         aims, cuts = None, None
         if isinstance(stage.feed, list) and not usable:
-            aims, cuts = self._asked(stage, steps), Shortcuts(stage.trace, steps, stage.children)
+            aims, cuts = self._asked(stage, stage.feed, steps), Shortcuts(stage.trace, steps, stage.children)
             stage.feed = [Short(part, cuts) for part in stage.feed]
         for step in steps:
             if step.block in done:
@@ -72,18 +74,23 @@ class Stages:
                 stage.silent |= set() if cuts is None else cuts.passed(step)
         return rows
 
-    def _asked(self, stage: Stage, steps: Sequence[Step]) -> dict[Step, list[Aim]]:
-        """What the dense block says of all its layers, in one pass, whose end is what the next block is given."""
+    def _asked(self, stage: Stage, parts: Iterable[Part], steps: Sequence[Step]) -> dict[Step, deque[Aim]]:
+        """What the dense block says of all its layers, in one pass, whose end is what the next block is given.
+
+        Neither what the dense block was given nor its weights are needed then.
+        """
         order = stage.trace.order()
-        found: dict[Step, list[Aim]] = {step: [] for step in steps}
+        found: dict[Step, deque[Aim]] = {step: deque() for step in steps}
         whole = [self._walk.gathering(step, stage.passes, order) for step in steps]
-        for given in stage.feed:
+        for part in parts:
             takes: dict[Hashable, Aim] = {}
             for gathering in whole:
-                aim = gathering.aim(given)
+                aim = gathering.aim(part)
                 found[gathering.step].append(aim)
                 takes |= dict.fromkeys(() if gathering.step.routed else gathering.step.keys, aim)
-            stage.dense.append(stage.passes.see_all(given, order, _Sorting(takes)))
+            part.went_on(stage.passes.see_all(part, order, _Sorting(takes)), dense=True)
+        stage.asked = True
+        stage.passes.let_go()
         return found
 
     def _along(self, stage: Stage, chain: Chain, with_steps: Collection[str | None]) -> list[LayerRefit]:
@@ -99,9 +106,11 @@ class Stages:
             if name in with_steps:
                 inner.trace, _, _ = passes.trace(parts[0], chains, children)
                 rows += self.go(inner)
-            for at, (part, given) in enumerate(zip(parts, inner.feed, strict=True)):
-                part.went_on(inner.dense[at] if inner.dense else passes.run(part, dense=True), dense=True)
+            for part, given in zip(parts, inner.feed, strict=True):
+                if not inner.asked:
+                    part.went_on(passes.run(part, dense=True), dense=True)
                 part.went_on(found := passes.run(given, dense=False), dense=False)
+            give_back()
         rest = found[1:] if isinstance(found, tuple) else None
         if keepable(found):
             feed = Resuming(stage.feed, parts, blocks, rest)

@@ -10,6 +10,8 @@ from prunewald.refitting.seeing import Product
 from prunewald.refitting.solving import Gram
 from prunewald.util.tensors import accumulator
 
+_ROWS = 512  # so many rows of a product are added at a time
+
 
 class Met:
     """Inputs that layers met, by group of outputs: Σ x x', and Σ z x' with those of the dense model, z.
@@ -24,13 +26,15 @@ class Met:
 
     def add(self, x: Tensor, z: Tensor | None = None) -> None:
         """Take in rows of each group, (groups, n, d)."""
-        self.inputs = _plus(self.inputs, _products(x, x))
+        self.inputs = _plus_products(self.inputs, x)
         if z is not None:
-            self.between = _plus(self.between, _products(z.to(x), x))
+            self.between = _plus_products(self.between, x, z.to(x))
 
     def reduced(self, groups: int, width: int, device: torch.device, *, between: bool) -> None:
         """Add up over the processes that train together, once; this one may have seen nothing of it."""
         if not self._summed:
+            if self.inputs is not None:
+                _mirror_(self.inputs)
             zeros = torch.zeros(groups, width, width, dtype=torch.float64, device=device)
             self.inputs = summed(zeros if self.inputs is None else self.inputs)
             if between:
@@ -53,7 +57,7 @@ class Sums:
 
     def add(self, x: Tensor, y: Tensor) -> None:
         """Take in inputs, (groups, n, d), and targets, (groups, n, rows)."""
-        self.cross = _plus(self.cross, _products(y, x)[:, :-1])
+        self.cross = _plus_products(self.cross, x, y, last=False)
         self.add_squares(squares(y))
 
     def add_squares(self, found: Tensor) -> None:
@@ -122,14 +126,31 @@ def squares(y: Tensor) -> Tensor:
     return y.square().sum(1, dtype=torch.float64)
 
 
-def _products(a: Tensor, b: Tensor) -> Tensor:
-    """Σ a b' over the rows of each group, with a 1 as the last entry of both."""
-    found = torch.empty(len(a), a.shape[2] + 1, b.shape[2] + 1, dtype=torch.float64, device=a.device)
-    found[:, :-1, :-1] = a.mT @ b
-    found[:, :-1, -1] = a.sum(1, dtype=torch.float64)
-    found[:, -1, :-1] = b.sum(1, dtype=torch.float64)
-    found[:, -1, -1] = a.shape[1]
-    return found
+def _plus_products(total: Tensor | None, b: Tensor, a: Tensor | None = None, *, last: bool = True) -> Tensor:
+    """With Σ a b' over the rows of each group added, b with a 1 as its last entry, and a too unless it is not `last`.
+
+    Without an `a`, for Σ b b', only as far as the lower triangle follows from it. A few rows at a time: of many inputs
+    a product of its own is as large as half of the total.
+    """
+    left = b if a is None else a
+    height, width = left.shape[2], b.shape[2]
+    if total is None:
+        total = torch.zeros(len(b), height + last, width + 1, dtype=torch.float64, device=b.device)
+    for start in range(0, height, _ROWS):
+        rows, begin = slice(start, min(start + _ROWS, height)), start if a is None else 0
+        total[:, rows, begin:-1] += left[:, :, rows].mT @ b[:, :, begin:]
+    total[:, :height, -1] += left.sum(1, dtype=torch.float64)
+    if last:
+        total[:, -1, :-1] += b.sum(1, dtype=torch.float64)
+        total[:, -1, -1] += b.shape[1]
+    return total
+
+
+def _mirror_(total: Tensor) -> None:
+    """Make symmetric, in place, what is whole in and above the blocks of its diagonal."""
+    for start in range(_ROWS, total.shape[1] - 1, _ROWS):
+        rows = slice(start, start + _ROWS)
+        total[:, rows, :start] = total[:, :start, rows].mT
 
 
 def _plus(total: Tensor | None, more: Tensor) -> Tensor:

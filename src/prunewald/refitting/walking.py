@@ -1,6 +1,6 @@
 """The walk through a model: layer by layer, in the order of their computation, each refitted before the next is met."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ from prunewald.refitting.originals import Originals
 from prunewald.refitting.passes import Passes
 from prunewald.refitting.sums import Met, Sums
 from prunewald.refitting.units import Span, Unit
+from prunewald.util.memory import give_back
 
 UNCHANGED = "no better on the examples held back: left as it was"
 _NAN = (
@@ -63,7 +64,7 @@ class Walk:
         return Gathering(passes, order, step, crosswise=crosswise, dense_inputs=self._setting.dense_inputs)
 
     @torch.no_grad()
-    def take(self, gathering: Gathering, feed: Iterable[Given], aims: Sequence[Aim] | None = None) -> list[LayerRefit]:
+    def take(self, gathering: Gathering, feed: Iterable[Given], aims: deque[Aim] | None = None) -> list[LayerRefit]:
         """Refit the layers of a step, after passes over all that is fed to the model, or to its part."""
         step = gathering.step
         gathering.over(feed, aims)
@@ -72,6 +73,7 @@ class Walk:
         units = listed(list(gathering.units))
         rows = []
         for unit in units:
+            give_back()
             fitted, held = gathering.units.pop(unit, (Sums(Met()), Sums(Met())))
             dense = self._dense(unit)
             for sums in (fitted, held):

@@ -67,10 +67,10 @@ def _check_apart(source: FilePath, target: FilePath) -> None:
         raise ValueError(f"{os.fspath(target)} is what is read: give another name to write to")
 
 
-def read_dense(source: FilePath, *, max_bytes: int | None = None) -> dict[str, Tensor]:
+def read_dense(source: FilePath, *, max_bytes: int | None = None, mapped: bool = False) -> dict[str, Tensor]:
     """Read a state dict from a .safetensors file or one of torch.save's; a ValueError if there is none in it.
 
-    `max_bytes` is as for `pack`.
+    `max_bytes` is as for `pack`. With `mapped`, tensors are read from the file when they are used, where it can be.
     """
     check_max_bytes(max_bytes)
     if container.is_packed(source):
@@ -78,7 +78,7 @@ def read_dense(source: FilePath, *, max_bytes: int | None = None) -> dict[str, T
     size = os.path.getsize(source)
     with _naming(source):
         check_size(size, _unfolded(source, size), max_bytes)
-    state = _from_safetensors(source) if _is_safetensors(source) else _from_torch(source)
+    state = _from_safetensors(source) if _is_safetensors(source) else _from_torch(source, mapped)
     with _naming(source):  # an expanded tensor is small in the file, and whole where it is packed
         check_names(state)
         check_size(size, sum(state[names[0]].nbytes for names in tied(state)), max_bytes)
@@ -117,8 +117,8 @@ def _from_safetensors(source: FilePath) -> dict[str, Tensor]:
     return dict(load_file(source))
 
 
-def _from_torch(source: FilePath) -> dict[str, Tensor]:
-    found: Any = read_torch(source, "state dict that torch.save wrote", _REMEDY)
+def _from_torch(source: FilePath, mapped: bool) -> dict[str, Tensor]:
+    found: Any = read_torch(source, "state dict that torch.save wrote", _REMEDY, mapped=mapped)
     for wrapper in _WRAPPERS:
         if isinstance(found, Mapping) and isinstance(found.get(wrapper), Mapping):
             found = found[wrapper]

@@ -3,6 +3,7 @@
 import os
 import secrets
 import stat
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
@@ -53,15 +54,22 @@ def _replaced(path: FilePath, target: str) -> os.stat_result | None:
     raise FileExistsError(f"{os.fspath(path)!r} is {kind}, no regular file to replace: give another name")
 
 
-def read_torch(path: FilePath, what: str, remedy: str, error: type[ValueError] = ValueError) -> Any:
+def read_torch(
+    path: FilePath, what: str, remedy: str, error: type[ValueError] = ValueError, *, mapped: bool = False
+) -> Any:
     """What torch.save wrote, on the CPU, without running any code in it.
+
+    With `mapped`, tensors are read from the file when they are used, but for one in torch's older format.
 
     A file that is missing or cannot be opened is an OSError; any other that cannot be read is an `error`, which says
     that it is no `what`, and why, and then the `remedy`.
     """
     with open(path, "rb") as file:
         try:
-            return torch.load(file, map_location="cpu", weights_only=True)
+            mapped = mapped and zipfile.is_zipfile(file)
+            file.seek(0)
+            source: Any = os.fspath(path) if mapped else file
+            return torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
         except Exception as reason:  # whatever a broken file makes of zip (an OSError, where it is cut off) or pickle
             said = (str(reason) or type(reason).__name__).splitlines()[0]
             raise error(f"{os.fspath(path)!r} is no {what} ({said}): {remedy}") from reason
