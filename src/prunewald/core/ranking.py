@@ -156,8 +156,8 @@ def smallest(ranked: Ranked, count: Count) -> Tensor:
         chosen = torch.zeros(flat.score.shape, dtype=torch.bool, device=flat.score.device)
         chosen[in_order(flat)[:count]] = True
         return chosen.view(ranked.score.shape)
-    chosen = _picked(ranked, count) if ranked.score.numel() > TOGETHER else None
-    return below(find_cut(lambda: [ranked], count), ranked, 0)[0] if chosen is None else chosen
+    picked = _picked(ranked, count) if ranked.score.numel() > TOGETHER else None
+    return below(find_cut(lambda: [ranked], count), ranked, 0)[0] if picked is None else picked
 
 
 def _picked(ranked: Ranked, count: int) -> Tensor | None:

@@ -103,8 +103,8 @@ def spread(tensors: Iterable[tuple[Tensor, Tensor | None]], what: str) -> float:
 def _variance_mean(x: Tensor) -> tuple[float, float]:
     """As torch.var_mean, which takes ten times as long of many float32 in one thread; of a few it is faster."""
     if x.dtype == torch.float64 or x.numel() < FEW or not x.is_cpu:
-        variance, mean = torch.var_mean(x, correction=0)
-        return float(variance), float(mean)
+        both = torch.var_mean(x, correction=0)
+        return float(both[0]), float(both[1])
     mean = math.fsum(float(piece.double().sum()) for piece in pieces(x)) / len(x)
     squares = math.fsum(float(piece.double().sub_(mean).square_().sum()) for piece in pieces(x))
     variance, own = torch.tensor([squares / len(x), mean], dtype=torch.float32, device="cpu").tolist()
