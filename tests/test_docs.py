@@ -62,6 +62,7 @@ def test_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
         "total_steps": 300,
         "retrain_epochs": 2,
         "loader": [torch.randn(64, 1, 6, 6) for _ in range(4)],
+        "x": torch.randn(2, 1, 6, 6),
         "nn": nn,
     }
     front_door, *others = blocks("README.md")
@@ -73,7 +74,12 @@ def test_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), fresh.parameters(), strict=True))
     assert "pruned by MagnitudeUncertainty(lam=0.01), sigma from PseudoBootstrap" in capsys.readouterr().out
     names["pruner"].detach()
-    for statement in (one for block in others for one in ast.parse(block).body):  # a reader takes one of these lines
+    [whole] = (block for block in others if "pw.shrink" in block)
+    exec(whole, own := {**names, "model": (net := Net()), "optimizer": torch.optim.AdamW(net.parameters())})
+    assert own["small"](own["x"]).shape == (2, 2)
+    assert sum(p.numel() for p in own["small"].parameters()) < sum(p.numel() for p in net.parameters())
+    lines = [one for block in others if block != whole for one in ast.parse(block).body]
+    for statement in lines:  # a reader takes one of these
         names["model"] = Net()
         names["optimizer"] = torch.optim.RMSprop(names["model"].parameters(), lr=1e-3)
         train(names["model"], names["optimizer"], 1)
