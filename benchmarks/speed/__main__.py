@@ -32,6 +32,15 @@ def main() -> None:
         from benchmarks.speed.tables import table
 
         print(table({name: found[name] for name in NETWORKS if name in found}), end="")
+    elif options.what == "figure":
+        from benchmarks.speed.figure import draw
+
+        options.png.parent.mkdir(parents=True, exist_ok=True)
+        draw(found["accuracy"]["points"]).savefig(options.png, dpi=130)
+    elif options.what == "accuracy":
+        from benchmarks.speed.accuracy import measure as points
+
+        write(options.json, found | {"accuracy": points(options)})
     else:
         from benchmarks.speed.measuring import measure
 

@@ -46,4 +46,3 @@ def _line(way: str, row: Row) -> str:
         f"  {way:28}{1e3 * row['seconds']:9.3f}{fast:>24}{row['batch'] / row['seconds']:11,.0f}{peak:>9}{file:>9}"
         f"{row['parameters']:12,}{row['macs'] / 1e6:8.2f}{row['difference']:13.1g}"
     )
-

@@ -154,7 +154,12 @@ ONNX: Mapping[str, Callable[[Subject, Path], None]] = {
     "onnxruntime, shrunk, int8": _onnx_shrunk_int8,
     "onnxruntime's own int8": _dynamic,
 }
-CHOSEN = ("run_sparse", "int8", "run_sparse, int8", "shrunk, int8")  # by measurement, for a number of threads and a size of batch
+CHOSEN = (
+    "run_sparse",
+    "int8",
+    "run_sparse, int8",
+    "shrunk, int8",
+)  # by measurement, for a number of threads and a size of batch
 
 
 def files(subject: Subject) -> Iterator[tuple[str, Path | str]]:
