@@ -18,11 +18,20 @@ import torch
 
 def interleaved(ways: dict[str, Callable[[], object]], blocks: int, inner: int) -> dict[str, float]:
     """Median seconds a call, all ways taking turns in one run, so that a slow minute hits them alike."""
+    return {name: statistics.median(values) for name, values in turns(ways, blocks, inner).items()}
+
+
+def turns(ways: dict[str, Callable[[], object]], blocks: int, inner: int, rest: float = 0.0) -> dict[str, list[float]]:
+    """Seconds a call in each block, in which every way has its turn.
+
+    `rest` is slept before each turn: threads wait busily for a while after their work, and would slow the next one.
+    """
     times: dict[str, list[float]] = {name: [] for name in ways}
     for way in ways.values():
         way()
     for _ in range(blocks):
         for name, way in ways.items():
+            time.sleep(rest)
             way()  # the caches belong to this way when the clock starts
             wait()
             began = time.perf_counter()
@@ -30,7 +39,7 @@ def interleaved(ways: dict[str, Callable[[], object]], blocks: int, inner: int) 
                 way()
             wait()
             times[name].append((time.perf_counter() - began) / inner)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times
 
 
 def wait() -> None:

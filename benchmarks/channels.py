@@ -93,6 +93,8 @@ WAYS: dict[str, Way] = {
     "Torch-Pruning, global": peers(everywhere=True),
     "ours": ours(going_on=False),
     "ours, optimizer carried over": ours(going_on=True),
+    "ours, global": ours(going_on=False, scope="global"),
+    "ours, global, optimizer carried over": ours(going_on=True, scope="global"),
     "ours, L1": ours(going_on=False, criterion="magnitude", pattern=pw.Filter(score="l1")),
 }
 
@@ -148,18 +150,18 @@ def table(lines: dict[str, Any], options: Namespace) -> str:
             peer = max(list(WAYS)[:2], key=means.__getitem__)
             for way, own in runs.items():
                 gap = None
-                if way not in list(WAYS)[:2]:
+                if way not in list(WAYS)[:2] and len(own) > 1:
                     gap = paired([r["after"] for r in own], [r["after"] for r in runs[peer]])
                     tests.append(gap.p)
                 rows.append((name, share, way, own, means[way], gap, peer))
     adjusted = iter(holm(tests))
     text = [
-        f"{'network':10}{'gone':>5}  {'way':30}{'macs':>7}{'at once':>9}{'after':>8}  over the better Torch-Pruning"
+        f"{'network':10}{'gone':>5}  {'way':38}{'macs':>7}{'at once':>9}{'after':>8}  over the better Torch-Pruning"
     ]
     for name, share, way, own, mean, gap, peer in rows:
         left, start = (statistics.fmean(r[key] for r in own) for key in ("macs", "at once"))
         said = "" if gap is None else f"{gap}, p Holm {next(adjusted):.2g} ({peer})"
-        text.append(f"{name:10}{share:5.0%}  {way:30}{left:7.1%}{start:9.2f}{mean:8.2f}  {said}".rstrip())
+        text.append(f"{name:10}{share:5.0%}  {way:38}{left:7.1%}{start:9.2f}{mean:8.2f}  {said}".rstrip())
     return "\n".join(text) + "\n"
 
 
