@@ -61,7 +61,7 @@ AT_ONCE = {"baselines", "uncertainty", "statistics"}
 # Shared code looks these up by name on what others made: losses, compiled modules, optimizers, newer torch. Nothing of
 # our own.
 LOOKED_UP = {"found_inf", "hooked", "optimizer", "state"}
-LOOKED_UP |= {"_wrapped_by_lr_sched", "param_groups", "reduction", "set_stance"}
+LOOKED_UP |= {"_wrapped_by_lr_sched", "generator", "param_groups", "reduction", "sampler", "set_stance"}
 SHARED = ("core", "model", "uncertainty", "baselines", "pruning", "refitting", "pruner", "quantisation", "strategies")
 
 ROOT = Path(pw.__file__).parent
