@@ -95,12 +95,12 @@ class LAMP(Allocation):
 
     def __call__(self, scores: Scores, sparsity: float) -> dict[str, int]:
         """How many weights of each tensor the common order keeps."""
-        total = sum(scores.sizes.values())
-        values = {name: partial(_sizes if self.of == "magnitude" else _scores, scores, name) for name in scores}
+        keep = layer_count(sum(scores.sizes.values()), sparsity)
+        values = {name: partial(_sizes if self.of == "magnitude" else _scores, scores, name) for name in scores.sizes}
         samples = scores.found.get(repr(self))
         if samples is None:
             samples = scores.found[repr(self)] = Samples.of(values, scores.sizes)
-        kept = lamp_kept(samples, values, layer_count(total, sparsity))
+        kept = lamp_kept(samples, values, keep)
         return _in_common(scores, sparsity) if kept is None else kept
 
 
@@ -119,7 +119,9 @@ class ERK(Allocation):
 
 
 def _sizes(scores: Scores, name: str) -> Iterator[Tensor]:
-    return (piece.to(accumulator(piece)).abs() for piece in pieces(scores.weight(name)))
+    weight = scores.weight(name)
+    wide = accumulator(weight)
+    return (piece.to(wide).abs() for piece in pieces(weight))
 
 
 def _scores(scores: Scores, name: str) -> Iterator[Tensor]:

@@ -55,19 +55,21 @@ def kth_smallest(values: Callable[[], Iterable[Tensor]], k: int) -> tuple[Tensor
 
     `values` is called anew for each pass, and gives flat tensors.
     """
-    return _found(values, *sample(values()), k)
+    some, total = sample(values())
+    return _kth(some, k) if total == len(some) else _found(values, some, total, k)
 
 
 def lower_median(values: Callable[[], Iterable[Tensor]]) -> float | None:
     """The median, of an even number of values the lower of the two in the middle; None of fewer than two values."""
     some, total = sample(values())
-    return float(_found(values, some, total, (total + 1) // 2)[0]) if total > 1 else None
+    if total < 2:
+        return None
+    k = (total + 1) // 2
+    return float(some.kthvalue(k).values if total == len(some) else _found(values, some, total, k)[0])
 
 
 def _found(values: Callable[[], Iterable[Tensor]], some: Tensor, total: int, k: int) -> tuple[Tensor, int, int]:
-    """The k-th smallest, from a sample of so many values."""
-    if total == len(some):
-        return _kth(some, k)
+    """The k-th smallest of so many values, from what a sample of them tells."""
     window, near = Window.about(k, some, total), []
     rest, found = k, 0
     for piece in values():
@@ -90,13 +92,6 @@ def sample(values: Iterable[Tensor]) -> tuple[Tensor, int]:
         found.append(piece if few else piece[-total % _EVERY :: _EVERY].clone())
         total += len(piece)
     return torch.cat([piece.to(found[0].device) for piece in found]), total
-
-
-def ascending(positive: Tensor) -> Tensor:
-    """Sort positive numbers; numpy is fastest on a CPU, elsewhere torch with their bits, which have the same order."""
-    if positive.is_cpu:
-        return torch.from_numpy(np.sort(positive.detach().numpy()))
-    return positive.view(_INTS[positive.dtype]).sort().values.view(positive.dtype)
 
 
 def _kth(values: Tensor, k: int) -> tuple[Tensor, int, int]:

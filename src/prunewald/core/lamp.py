@@ -9,10 +9,10 @@ that place are then looked at exactly, and where the sample was wrong, more of t
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from prunewald.core.kth import ascending
 from prunewald.core.ranking import KnownScores, Ranked, counts_below
 from prunewald.util.tensors import count_true, places
 
@@ -63,7 +63,7 @@ class Sample(NamedTuple):
             positive += int(torch.count_nonzero(piece))
             seen += len(piece)
         found, top = torch.cat(some), torch.stack(tops).max()
-        found = ascending(found[found > 0])
+        found = _ascending(found[found > 0])
         square = _relative(found, top).square()
         scores = square / (square.flip(0).cumsum(0).flip(0) * step)
         # Sums that are made in parallel may be out of order in the last digit.
@@ -96,7 +96,7 @@ class Sample(NamedTuple):
                 large = _relative(torch.threshold(piece, span.high, 0.0), self.top, torch.float32)
                 squares += float(large.square_().double().sum())
         found = torch.cat(inside)
-        found = ascending(found if span.low > 0 else found[found > 0])
+        found = _ascending(found if span.low > 0 else found[found > 0])
         below = self.positive - above - len(found)
         square = _relative(found, self.top).square_()
         score = square / (square.flip(0).cumsum(0).flip(0) + squares)
@@ -145,6 +145,11 @@ def lamp_kept(samples: Samples, values: Mapping[str, Values], keep: int) -> dict
         if all(one.settled(found[name]) for name, one in around.items()):
             return {name: positive[name] - one.below - found[name] for name, one in around.items()}
         margin *= 8
+
+
+def _ascending(values: Tensor) -> Tensor:
+    """Sorted; on a CPU numpy is several times faster."""
+    return torch.from_numpy(np.sort(values.detach().numpy())) if values.is_cpu else values.sort().values
 
 
 def _relative(values: Tensor, top: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:

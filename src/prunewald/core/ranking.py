@@ -251,8 +251,15 @@ def counts_below(scores: Scores, count: int) -> dict[str, int]:
     """How many of the `count` first of all tensors together lie in each."""
     if count <= 0:
         return dict.fromkeys(scores, 0)
-    if count >= sum(scores.sizes.values()):
+    total = sum(scores.sizes.values())
+    if count >= total:
         return dict(scores.sizes)
+    if total <= TOGETHER:
+        each = [(one.score.reshape(-1), one.weight.reshape(-1)) for one in scores.values()]
+        device = each[0][0].device
+        joined = Ranked(*(torch.cat([part.to(device) for part in parts]) for parts in zip(*each, strict=True)))
+        parts = smallest(joined, count).split(list(scores.sizes.values()))
+        return {name: int(torch.count_nonzero(part)) for name, part in zip(scores.sizes, parts, strict=True)}
     if (near := _near(scores, count)) is not None:
         return near
     cut = find_cut(scores.values, count)
@@ -266,8 +273,6 @@ def counts_below(scores: Scores, count: int) -> dict[str, int]:
 def _near(scores: Scores, count: int) -> dict[str, int] | None:
     """The same for large tensors, by what is near the cut alone; None where that is too much, or does not hold it."""
     some, total = sample(piece for ranked in scores.values() for piece in pieces(ranked.score))
-    if total == len(some):
-        return None
     window, sure, near = Window.about(count, some, total), dict.fromkeys(scores, 0), {}
     for name, ranked in scores.items():
         parts = []

@@ -10,8 +10,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from prunewald.core.ranking import FEW
-from prunewald.util.tensors import count_true, pieces, places
+from prunewald.util.tensors import CACHED, count_true, pieces, places
 
 Group: TypeAlias = Literal["layer", "slice", "targets", "model"]
 _PIECE = 1 << 20  # weights whose deviations are taken at once
@@ -87,7 +86,9 @@ def spread(tensors: Iterable[tuple[Tensor, Tensor | None]], what: str) -> float:
         for piece, living in zip(values.detach().reshape(-1).split(_PIECE), masks, strict=False):
             x = piece if living is None else piece[living]
             if n := x.numel():
-                variance, own = _variance_mean(x if x.dtype == torch.float64 else x.float())
+                wide = x if x.dtype == torch.float64 else x.float()
+                large = wide.is_cpu and wide.dtype == torch.float32 and n > CACHED
+                variance, own = _variance_mean(wide) if large else map(float, torch.var_mean(wide, correction=0))
                 total, delta = count + n, own - mean
                 m2 += n * variance + delta * delta * count * n / total
                 mean += delta * n / total
@@ -101,10 +102,7 @@ def spread(tensors: Iterable[tuple[Tensor, Tensor | None]], what: str) -> float:
 
 
 def _variance_mean(x: Tensor) -> tuple[float, float]:
-    """As torch.var_mean, which takes ten times as long of many float32 in one thread; of a few it is faster."""
-    if x.dtype == torch.float64 or x.numel() < FEW or not x.is_cpu:
-        both = torch.var_mean(x, correction=0)
-        return float(both[0]), float(both[1])
+    """As torch.var_mean, which takes several times as long of many float32 on a CPU."""
     mean = math.fsum(float(piece.double().sum()) for piece in pieces(x)) / len(x)
     squares = math.fsum(float(piece.double().sub_(mean).square_().sum()) for piece in pieces(x))
     variance, own = torch.tensor([squares / len(x), mean], dtype=torch.float32, device="cpu").tolist()

@@ -11,7 +11,7 @@ from prunewald.pruning.plan import Plan
 from prunewald.pruning.report import LOSS, NAMED, Report, RowLoss, TensorReport
 from prunewald.statistics import rank_correlation
 from prunewald.util.registry import brief, name_of
-from prunewald.util.tensors import count_true, pieces
+from prunewald.util.tensors import CACHED, count_true
 from prunewald.util.text import some
 
 _MOST = 0.9  # a layer is nearly closed where more than this share of its rows is empty
@@ -54,7 +54,7 @@ def lost_rows(model: nn.Module, changes: Iterable[tuple[Slice, Tensor, Tensor, T
             continue
         before = alive & (weight != 0)
         before = before if part.layout is None else part.layout.swap(before)
-        rows, empty, kept = len(filled), count_true(~filled), count_true(after)
+        rows, empty, kept = len(filled), *(int(torch.count_nonzero(mask)) for mask in (~filled, after))
         lost = int((before.flatten(1).any(1) & ~filled).sum())
         if lost and kept:
             # The share of rows that would be empty if the weights that go were drawn evenly.
@@ -77,8 +77,9 @@ def scored_row(
     `by_size` is what would stay by magnitude and what stays, in all rows or some; None where it goes by magnitude.
     """
     other, stays = (keep, keep) if by_size is None else by_size
-    kept, size = count_true(keep), keep.numel()
-    living = size if alive is None else max(count_true(alive), 1)
+    kept, size = int(torch.count_nonzero(keep)), keep.numel()
+    living = size if alive is None else max(int(torch.count_nonzero(alive)), 1)
+    shown = kept if stays is keep else int(torch.count_nonzero(stays))
     dead = ranked.dead if ranked.dead is None or alive is None else ranked.dead & alive
     return TensorReport(
         name=name,
@@ -88,7 +89,7 @@ def scored_row(
         threshold=_threshold(ranked, keep) if plan.pattern.single and 0 < kept < size else None,
         dead=None if dead is None else count_true(dead) / living,
         correlation=1.0 if by_size is None else _correlation(ranked),
-        overlap=1.0 if by_size is None else count_true(other & stays) / max(count_true(stays), 1),
+        overlap=1.0 if by_size is None else int(torch.count_nonzero(other & stays)) / max(shown, 1),
     )
 
 
@@ -97,7 +98,7 @@ def _threshold(ranked: Ranked, keep: Tensor) -> float:
     score, weight = ranked.score, ranked.weight
     limits, found = torch.finfo(score.dtype), []
     # By a sum with a wall: torch takes several times longer to choose, or to pick them out.
-    for piece, stays in zip(pieces(score), pieces(keep), strict=True):
+    for piece, stays in zip(score.reshape(-1).split(CACHED), keep.reshape(-1).split(CACHED), strict=True):
         inside = stays.to(piece.dtype)
         low = piece.clamp(min=limits.min).mul_(inside)
         found.append(low.add_(inside.sub_(1).mul_(-limits.max)).min())

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias, get_args
 
 from torch import Tensor, nn
@@ -84,7 +84,7 @@ class Choices:
         shared = None if scope is None else make("scope", scope)
         return cls(chosen, sigma, shared, make("pattern", pattern), planned)
 
-    @property
+    @cached_property
     def open(self) -> bool:
         """Whether nobody chose how weights are scored, nor a sigma."""
         return self.criterion is None and self.uncertainty is None

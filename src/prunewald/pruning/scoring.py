@@ -80,7 +80,8 @@ class PlannedScores(Scores):
         part = self._slices[name]
         whole = self._weights[part.param]
         value = whole.param.detach()
-        return part.take(value if whole.alive is None else value.where(whole.alive, 0.0))
+        value = value if whole.alive is None else value.where(whole.alive, 0.0)
+        return value if part.index is None else part.take(value)
 
     def part(self, name: str) -> Slice:
         """The slice of this name."""

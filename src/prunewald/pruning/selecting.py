@@ -39,13 +39,18 @@ def select(
     if plan.shares is None:
         return *_by_limit(plan, scores, alive, _limits(plan, scores, degrees)), []
     asked = keep_counts(plan.scope, scores, plan.shares)
-    counts, notes = reached(plan, scores, asked, alive), _rounded(plan.shares, scores.sizes, asked)
-    masks, rows = _by_count(plan, scores, alive, counts)
+    left = {name: count_true(mask) for name, mask in alive.items()}
+    counts, notes = reached(plan, scores, asked, alive, left), _rounded(plan.shares, scores.sizes, asked)
+    masks, rows = _by_count(plan, scores, alive, left, counts)
     return masks, rows, notes if plan.pattern.single else [*notes, *_unreached(plan.pattern, asked, rows)]
 
 
 def _by_count(
-    plan: Plan, scores: Scores, alive: Mapping[str, Tensor], counts: Mapping[str, Count]
+    plan: Plan,
+    scores: Scores,
+    alive: Mapping[str, Tensor],
+    left: Mapping[str, int],
+    counts: Mapping[str, Count],
 ) -> tuple[dict[str, Tensor], list[TensorReport]]:
     """Keep the count of each slice; one without a count, or that has its count already, stays as it is."""
     masks, rows = {}, []
@@ -53,7 +58,7 @@ def _by_count(
     # hole too small for the next of these, and a process would grow with every layer by much more than its mask.
     room = {name: torch.empty(mask.shape, dtype=torch.bool, device=mask.device) for name, mask in alive.items()}
     for name, mask in alive.items():
-        count, before = counts.get(name), count_true(mask)
+        count, before = counts.get(name), left[name]
         total = int(count.sum()) if isinstance(count, Tensor) else count
         # To a pattern of groups, zeros in other places are no pattern: it chooses anew.
         if count is None or (plan.pattern.single and total == before):
@@ -117,22 +122,27 @@ def _limits(plan: Plan, scores: Scores, degrees: float | None) -> dict[str, floa
     return {name: quality * scores.spread(name) for name, quality in limits.items()}
 
 
-def reached(plan: Plan, scores: Scores, asked: Mapping[str, Count], alive: Mapping[str, Tensor]) -> dict[str, Count]:
-    """The counts that whole groups come to, none above what is alive, since pruning brings no weight back."""
+def reached(
+    plan: Plan, scores: Scores, asked: Mapping[str, Count], alive: Mapping[str, Tensor], left: Mapping[str, int]
+) -> dict[str, Count]:
+    """The counts that whole groups come to, none above what is alive, since pruning brings no weight back.
+
+    `left` is how many weights of each slice are `alive`.
+    """
     counts: dict[str, Count] = {}
     for name, wanted in asked.items():
         layout = scores.layouts.get(name)
         mask = alive[name] if layout is None else layout.swap(alive[name])
         count = wanted if plan.pattern.single else plan.pattern.nearest(mask.shape, wanted)
-        total, left = int(count.sum()) if isinstance(count, Tensor) else count, count_true(mask)
-        if total > left and not plan.request.rising:
+        total = int(count.sum()) if isinstance(count, Tensor) else count
+        if total > left[name] and not plan.request.rising:
             raise ValueError(
                 f"sparsity {plan.request.sparsity!r} would bring weights of {name!r} back: it is to keep {total:,} of "
-                f"{mask.numel():,}, but {mask.numel() - left:,} are pruned already. Ask for more, or by "
+                f"{mask.numel():,}, but {mask.numel() - left[name]:,} are pruned already. Ask for more, or by "
                 "layer; after reset() all weights compete again"
             )
         # A single row may have lost more than it is to lose now, and keeps what it has.
-        counts[name] = _least_by_row(count, mask) if isinstance(count, Tensor) else min(total, left)
+        counts[name] = _least_by_row(count, mask) if isinstance(count, Tensor) else min(total, left[name])
     return counts
 
 

@@ -12,6 +12,7 @@ from prunewald.core.weights import WeightStats
 from prunewald.pruning.plan import Plan
 from prunewald.pruning.scoring import PlannedScores
 from prunewald.pruning.selecting import keep_counts, reached
+from prunewald.util.tensors import count_true
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,6 @@ class Sight:
             alive[name] = torch.ones((), dtype=torch.bool, device="cpu").expand(shape) if mask is None else mask
         plan = replace(self.plan, shares=sparsity, request=replace(self.plan.request, sparsity=sparsity))
         try:
-            return reached(plan, self.scores, asked, alive)
+            return reached(plan, self.scores, asked, alive, {name: count_true(mask) for name, mask in alive.items()})
         except ValueError:
             return None

@@ -15,7 +15,7 @@ from prunewald.model.optimizers import stepped_by
 from prunewald.pruning.observing import Take
 from prunewald.pruning.reaching import Reach
 from prunewald.pruning.resuming import check_states, packed, unpacked
-from prunewald.util.tensors import accumulator, count_true, dense
+from prunewald.util.tensors import accumulator, dense
 from prunewald.util.text import some
 from prunewald.util.trees import copied
 
@@ -175,7 +175,7 @@ class Watcher:
                 online.check(state, self._params)
             except ValueError as error:
                 raise NotYet(*error.args) from None
-        return given(online, states, self.optimizers, reach=reach)
+        return given(online, states, self.optimizers, reach=reach, patience=online.patience)
 
     def _said_looked(self, online: Online | None) -> list[str]:
         """Notes on what is of data that were only looked at."""
@@ -258,6 +258,7 @@ class Reading:
     optimizers: Mapping[str, Optimizer]  # by parameter; nothing where none steps it
     statistics: Mapping[str, Tensor]  # by parameter
     reach: Reach | None = None  # where gradients of the data arrived; None: the sigmas are given, and are all there is
+    patience: int = 0  # how many steps no gradient may arrive at a weight before that is called dead
     unknown: dict[str, str] = field(default_factory=dict)  # why dead weights are not known, by parameter that was read
     gradients: Mapping[str, Tensor] = field(default_factory=dict)  # mean ones of data that were looked at, by parameter
     looked: Sequence[str] = ()  # notes on what is of such data
@@ -266,7 +267,7 @@ class Reading:
         """What the estimator tells of a parameter."""
         assert self.online is not None
         optimizer, state = self.optimizers.get(weight.name), self.states[weight.name]
-        weight.dead = None if self.reach is None else self.reach.dead(weight.name, self.online.patience)
+        weight.dead = None if self.reach is None else self.reach.dead(weight.name, self.patience)
         try:
             estimate = self.online.sigma(state, weight, optimizer)
         except ValueError as error:
@@ -274,7 +275,7 @@ class Reading:
             raise error if optimizer is None or optimizer.state.get(weight.param) else NotYet(*error.args) from None
         dead = estimate.dead if weight.dead is None else weight.dead
         # Unless an earlier pruning cut it off, a tensor without any gradient is better an error than a mass pruning.
-        if weight.alive is None and (self._idle(weight) if dead is None else count_true(dead) == dead.numel()):
+        if weight.alive is None and (self._idle(weight) if dead is None else bool(dead.all())):
             raise NotYet(_untrained(weight.name, "got no gradient (or none that its precision can hold)"))
         if weight.dead is None and self.reach is not None:
             why = self.online.blind(state, weight, optimizer)

@@ -15,7 +15,7 @@ from prunewald.uncertainty.diagnosis import EACH_ALONE
 from prunewald.uncertainty.likelihood import Loss, gain, likelihood
 from prunewald.util.arguments import one_of, real, whole
 from prunewald.util.registry import brief, uncertainty
-from prunewald.util.tensors import accumulator, capturing, count_true, dense, none, pieces
+from prunewald.util.tensors import accumulator, capturing, count_true, dense, pieces
 
 _OUTPUTS = "how many outputs of one sample the mean is taken over: 1 for a single one, or if they are summed"
 _VARIANCE = "the mean squared residual of the fit, such as F.mse_loss over the training data"
@@ -186,7 +186,9 @@ class SecondMoment(Online):
             v = self._own_average(state, weight, optimizer)
         v = v.to(weight.param.device)
         full = v.numel() > 0 and bool(v.min() > 0)  # every weight has a square
-        dead = weight.dead if weight.dead is not None else none(v) if full else v == 0
+        # Where none is dead, one value tells so.
+        own = v.new_zeros((), dtype=torch.bool).expand(v.shape) if full else v == 0
+        dead = own if weight.dead is None else weight.dead
         sigma = v.rsqrt_()
         if self.samples is not None:
             self._check_undecayed(weight, optimizer)
@@ -195,7 +197,8 @@ class SecondMoment(Online):
             # The median over the living weights becomes the layer's spread; one weight has none to be scaled to.
             living = partial(pieces, sigma)
             # What is reached may have no square yet, or too small a one.
-            if weight.alive is not None or count_true(dead) or not full or not bool(sigma.max() < torch.inf):
+            told = weight.alive is not None or (weight.dead is not None and count_true(dead) > 0)
+            if told or not full or not bool(sigma.max() < torch.inf):
                 living = partial(living_sigma, sigma, dead, weight.alive)
             middle = lower_median(living)
             weight.scale = 1.0 if middle is None else weight.spread / middle

@@ -14,7 +14,7 @@ _PIECE = 1 << 19  # so many weights are masked at a time
 _SMALL = 1 << 16  # what is smaller is masked in one piece
 # So many weights stay in the cache of a CPU from one step to the next, and are fewer than torch hands to several
 # threads: on a busy machine threads that wait for each other at every step take many times as long as one.
-_CACHED = (1 << 15) - 64
+CACHED = (1 << 15) - 64
 _LAUNCHED = 1 << 22  # so many keep another device busy for longer than it takes to start a step
 
 
@@ -50,12 +50,12 @@ def fingerprint(tensor: Tensor) -> int:
 
 def pieces(tensor: Tensor) -> Iterator[Tensor]:
     """Flat pieces of a tensor, in order of position; views wherever it is contiguous."""
-    return iter(tensor.detach().reshape(-1).split(_CACHED if tensor.is_cpu else _LAUNCHED))
+    return iter(tensor.detach().reshape(-1).split(CACHED if tensor.is_cpu else _LAUNCHED))
 
 
 def in_pieces(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """What an elementwise function gives: of a large tensor piece by piece, so that its steps stay within the cache."""
-    if not tensors[0].is_cpu or tensors[0].numel() <= _CACHED:
+    if not tensors[0].is_cpu or tensors[0].numel() <= CACHED:
         return function(*tensors)
     some = zip(*map(pieces, tensors), strict=True)
     first = function(*next(some))
@@ -76,11 +76,6 @@ def fresh(like: Tensor, dtype: torch.dtype) -> Tensor:
     if not like.is_cpu:
         return torch.empty(like.shape, dtype=dtype, device=like.device)
     return torch.from_numpy(np.empty(like.numel() * dtype.itemsize, np.uint8)).view(dtype).view(like.shape)
-
-
-def none(like: Tensor) -> Tensor:
-    """A mask that is True nowhere, in the memory of one value."""
-    return torch.zeros((), dtype=torch.bool, device=like.device).expand(like.shape)
 
 
 def count_true(mask: Tensor) -> int:
