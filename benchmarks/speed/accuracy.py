@@ -10,6 +10,7 @@ import statistics
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def _accuracy(run: Run, test: Examples) -> float:
 @torch.inference_mode()
 def _latencies(runs: dict[Way, Run], x: Tensor, blocks: int) -> dict[Way, float]:
     names = {str(way): way for way in runs}
-    calls = {name: (lambda run=runs[way]: run(x)) for name, way in names.items()}
+    calls: dict[str, Callable[[], object]] = {name: partial(runs[way], x) for name, way in names.items()}
     times = turns(calls, blocks, 100, 0.005)
     return {way: statistics.median(times[name]) for name, way in names.items()}
 

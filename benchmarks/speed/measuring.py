@@ -82,7 +82,11 @@ def _work(subject: Subject, shrunk: bool, sparse: bool) -> Row:
 
 def measure(name: str, options: Namespace, before: Row) -> Iterator[Row]:
     """What is known of a network, after each cell."""
-    found = {"title": NETWORKS[name].title, "environment": environment(), "cells": dict(before.get("cells", {}))}
+    found: dict[str, Any] = {
+        "title": NETWORKS[name].title,
+        "environment": environment(),
+        "cells": dict(before.get("cells", {})),
+    }
     for title, rows in cells(name, options):
         found["cells"][title] = rows
         said = ", ".join(f"{way} {row['faster']:.2f}" for way, row in rows.items() if "faster" in row)

@@ -80,8 +80,9 @@ def _bert() -> nn.Module:
 
     config = BertConfig(
         vocab_size=4096, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
-        max_position_embeddings=64, num_labels=CLASSES, return_dict=False,
+        max_position_embeddings=64, return_dict=False,
     )  # fmt: skip
+    config.num_labels = CLASSES
     made: nn.Module = BertForSequenceClassification(config)
     return made
 

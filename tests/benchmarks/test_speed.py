@@ -1,4 +1,4 @@
-"""The benchmark of speed: what does not hold is found and comes first, and the table and the figure are of its numbers."""
+"""The benchmark of speed: what does not hold is found and comes first; table and figure are of its numbers."""
 
 import json
 from pathlib import Path

@@ -64,7 +64,7 @@ class Zeros(Holding):
                 param = self.held[name]
                 zero_(param, self.mask(name))
                 self.hook_(name)
-                self.looked_(name)
+                self._seen[name] = param.data_ptr(), param._version
 
     def hold_(self, name: str) -> None:
         """Zero the pruned weights of a parameter, here and in the copies, and their gradients from now on."""
@@ -75,7 +75,7 @@ class Zeros(Holding):
             zero_(copy[name], alive.to(copy[name].device))
         if self.hard and param.grad is not None and not param.grad.is_sparse:
             zero_(param.grad, alive)
-        self.looked_(name)
+        self._seen[name] = param.data_ptr(), param._version
 
     def looked_(self, name: str) -> None:
         """Count writes to a parameter from now on: as it is, its pruned weights are zero."""
