@@ -53,6 +53,7 @@ def _panel(axes: "Axes", name: str, points: Sequence[Sequence[Any]], looks: Mapp
                     f"{100 * level:.0f}", place, (0, 6), textcoords="offset points", ha="center", size="x-small"
                 )
     axes.set_xscale("log")
+    axes.margins(y=0.08)
     ticks = [t for t in (5, 10, 20, 30, 50, 100, 200, 300, 400, 500, 600, 1000, 2000) if _between(t, points)]
     axes.set_xticks(ticks, [str(t) for t in ticks])
     axes.minorticks_off()

@@ -3,12 +3,11 @@
 import statistics
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from benchmarks.bench import environment, turns
 from benchmarks.speed.memory import peak
@@ -49,7 +48,7 @@ def cell(subject: Subject, threads: int, blocks: int) -> dict[str, Row]:
     for way, file in there.items():
         difference = float((logits(ways[way]()) - wanted).abs().max() / wanted.abs().max())
         rows[way] = {"batch": subject.batch, "difference": difference, **times[way]}
-        rows[way] |= _work(subject, "shrunk" in way, "sparse" in way)
+        rows[way] |= _work(subject, "shrunk" in way, subject.sparse if "sparse" in way else set())
         rows[way]["file"] = file.stat().st_size
         if way in subject.said:
             rows[way]["chosen"] = subject.said[way]
@@ -68,16 +67,16 @@ def _times(ways: dict[str, Any], blocks: int) -> dict[str, Row]:
     return found
 
 
-def _work(subject: Subject, shrunk: bool, sparse: bool) -> Row:
-    """Parameters and multiply-adds of one example: all of them, or where it is run sparse those of no zero."""
+def _work(subject: Subject, shrunk: bool, sparse: Set[str]) -> Row:
+    """Parameters and multiply-adds of one example: all of them, and of layers that run sparse those of no zero."""
     model = subject.small if shrunk else subject.model
     used, found = uses(model, subject.network.example(2)), dict(model.named_parameters())
 
-    def count(name: str, param: nn.Parameter) -> int:
-        return int(torch.count_nonzero(param)) if sparse else param.numel()
+    def count(name: str) -> int:
+        return int(torch.count_nonzero(found[name])) if name in sparse else found[name].numel()
 
-    macs = sum(times * count(name, found[name]) for name, times in used.items())
-    return {"parameters": sum(count(name, param) for name, param in found.items()), "macs": macs}
+    macs = sum(times * count(name) for name, times in used.items())
+    return {"parameters": sum(map(count, found)), "macs": macs}
 
 
 def measure(name: str, options: Namespace, before: Row) -> Iterator[Row]:

@@ -31,6 +31,7 @@ class Subject:
     batch: int = 1
     known: dict[str, Any] = field(default_factory=dict)  # what several ways need
     said: dict[str, str] = field(default_factory=dict)  # by way, what was chosen
+    sparse: set[str] = field(default_factory=set)  # the weights that run_sparse runs without their zeros
 
     @property
     def x(self) -> Tensor:
@@ -75,6 +76,8 @@ def _shrunk(subject: Subject, file: Path) -> None:
 def _sparse(subject: Subject, file: Path) -> None:
     fast = pw.run_sparse(subject.model, subject.x)
     subject.said["run_sparse"] = str(fast.report)
+    own = [f"{layer.name}.weight" for layer in fast.report.layers if layer.way]
+    subject.sparse = set(own if fast.report.replaced else ())
     torch.save(fast, file)
 
 
