@@ -83,7 +83,7 @@ def test_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
 
 
 PAGES = ["docs/guide.md", "docs/ensemble.md", "docs/strategies.md", "docs/compression.md", "docs/page.md"]
-PAGES += ["docs/refit.md"]
+PAGES += ["docs/refit.md", "docs/shrinking.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -24,6 +24,7 @@ Put: TypeAlias = Callable[[Any], None]
 Turns: TypeAlias = dict[tuple[int, int], int]  # by view, and the axis it cuts: which of its new axes has the units
 _TORCH = Path(torch.__file__).parent
 _LIBRARIES = (str(_TORCH), str(_TORCH.parent / "transformers"))  # they look at masks, and do the same in several ways
+_DISPATCH = (str(_TORCH / "_dynamo"), str(_TORCH / "_compile.py"))  # between an operation and who asked for it
 
 
 class UntraceableError(ValueError):
@@ -231,7 +232,9 @@ class Flow(TorchDispatchMode):
         """Whether the code may go another way for another value: torch itself looks at masks that are inputs."""
         if x in self._computed:
             return True
-        asking = sys._getframe(2)  # behind the dispatch
+        asking = sys._getframe(2)
+        while asking.f_back is not None and asking.f_code.co_filename.startswith(_DISPATCH):
+            asking = asking.f_back
         return not asking.f_code.co_filename.startswith(_LIBRARIES)
 
 

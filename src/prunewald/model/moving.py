@@ -23,6 +23,14 @@ def moved(flow: Flow, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     source: Tensor = args[0]
     kind, labels, name = kind_of(func), flow.labels(source), flow.parameter(source)
 
+    def turned(out: Any) -> None:
+        probe = func(torch.empty(tuple(range(2, 2 + source.dim())), device="meta"), *args[1:], **kwargs)
+        flow.put(out, [labels[size - 2] for size in probe.shape])
+        flow.own(out, name)
+
+    if kind in ("t", "transpose", "permute"):  # these only change the order of axes
+        return turned
+
     def put(out: Any) -> None:
         several = [out] if isinstance(out, Tensor) else list(out)
         found: list[list[Axis]] = [[None] * x.dim() for x in several]

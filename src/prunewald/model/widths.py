@@ -46,16 +46,15 @@ def narrow_(model: nn.Module, kept: Mapping[str, Sequence[Tensor | None]]) -> No
     Parameters stay the same objects, so what holds them holds them still.
     """
     places: dict[int, tuple[Tensor, Sequence[Tensor | None]]] = {}
-    named = dict(model.named_parameters(remove_duplicate=False))
-    named |= dict(model.named_buffers(remove_duplicate=False))
+    named: dict[str, Tensor] = dict(model.named_buffers(remove_duplicate=False))
+    named.update(model.named_parameters(remove_duplicate=False))
     for name, axes in kept.items():
         places[id(named[name])] = named[name], axes
     layers = [m for m in model.modules() if any(id(x) in places for x in own_tensors(m))]
     before = {module: groups_of(module) for module in layers}
     for tensor, axes in places.values():
-        tensor.data, grad = cut(tensor.data, axes), tensor.grad
-        if grad is not None:
-            tensor.grad = cut(grad, axes)
+        tensor.grad = None
+        tensor.data = cut(tensor.data, axes)
     for module in layers:
         _resize_(module, *before[module])
 

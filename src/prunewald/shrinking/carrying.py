@@ -8,12 +8,23 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from prunewald.model.optimizers import layers
+from prunewald.model.optimizers import as_list, forget_history_, layers
 from prunewald.model.widths import cut
 from prunewald.util.notices import warn
 from prunewald.util.text import some
 
 Kept = Mapping[str, Sequence[Tensor | None]]
+
+
+def check_optimizer(given: Any, model: nn.Module) -> None:
+    """Refuse what is no optimizer, or steps none of the model's parameters."""
+    own = {id(param) for param in model.parameters()}
+    for one in as_list(given):
+        if not any(id(param) in own for group in one.param_groups for param in group["params"]):
+            raise ValueError(
+                f"optimizer: this {type(one).__name__} steps no parameter of the {type(model).__name__}: give the one "
+                "that was made with its parameters, or none"
+            )
 
 
 def carried(given: Any, model: nn.Module, small: nn.Module, kept: Kept) -> Any:
@@ -31,6 +42,9 @@ def carried(given: Any, model: nn.Module, small: nn.Module, kept: Kept) -> Any:
     copy = memo[id(given)]
     shapes = {id(new[name]): (name, old[name].shape, kept.get(name, ())) for name in new}
     for one in layers(copy):
+        if any("old_dirs" in state for state in one.state.values()):
+            forget_history_(one)
+            warn(f"{type(one).__name__} forgets its history, which is of all weights: it begins anew")
         forgotten = [name for param, state in one.state.items() if (name := _cut_(param, state, shapes))]
         for name in forgotten:
             one.state[new[name]].clear()

@@ -15,7 +15,7 @@ from prunewald.model.graph import Graph, follow
 from prunewald.model.groups import Group
 from prunewald.model.layouts import survey
 from prunewald.model.masking import Masks
-from prunewald.model.widths import CONFIG, Widths
+from prunewald.model.widths import CONFIG, Widths, cut
 from prunewald.shrinking.constants import Constants, Reading
 from prunewald.util.text import some
 
@@ -65,18 +65,21 @@ class Decision:
         """Why no unit can go, and what to do."""
         dead = sum(int((~alive).sum()) for alive in self.alive.values())
         what = "pruned" if self.pruner else "zero"
-        said = f"nothing can be removed from this {type(self.model).__name__}: {dead:,} weights are {what}"
-        remedy = "Pruner(model, optimizer, pattern=pw.Filter()).prune(share, example_inputs=...) prunes whole units"
-        if not self.stay:
-            return f"{said}, but no filter, neuron or head whole. {remedy}"
-        return f"{said}; {self._reasons()}. {remedy}, each with all that goes with it"
+        said = f"nothing can be removed from this {type(self.model).__name__}: "
+        said += f"{dead:,} weights are {what}, " if dead else f"no weight is {what}. "
+        if dead and not self.stay:
+            said += "but no filter, neuron or head whole. "
+        elif dead:
+            said += f"and what is pruned whole cannot go: {self._reasons()}. "
+        remedy = "Pruner(model, pattern=pw.Filter()).prune(share, example_inputs=...) prunes units"
+        return f"{said}{remedy} whole, each with all that goes with it"
 
     def notes(self) -> list[str]:
         """What the user should know of the smaller model."""
         found = [f"some of what is pruned whole stays in the smaller model: {self._reasons()}"] if self.stay else []
-        params = dict(self.model.named_parameters())
-        left = sum(int((params[name] == 0).sum()) for name in self.alive if params[name].dim() > 1)
-        if left:
+        kept, weights = self.kept(), survey(self.model).weights
+        left = sum(int((~cut(self.alive[name], kept.get(name, ()))).sum()) for name in self.alive if name in weights)
+        if left and (self.pruner or left > 0.001 * sum(self.alive[name].numel() for name in weights)):
             found.append(
                 f"{left:,} weights of the smaller model are zero: Pruner(small, optimizer).hold_zeros() keeps them so"
             )
@@ -136,7 +139,7 @@ def decide(model: nn.Module, example_inputs: Any, masks: Masks | None) -> Decisi
 
 def _dead(alive: Tensor, axis: int) -> Tensor:
     """Of each position along an axis of a weight, whether all of it is pruned."""
-    return ~alive.movedim(axis, 0).flatten(1).any(1).cpu()
+    return ~alive.movedim(axis, 0).reshape(alive.shape[axis], -1).any(1).cpu()
 
 
 def _free(
@@ -147,34 +150,29 @@ def _free(
     stay: dict[str, str],
 ) -> Tensor:
     """Which units of a group can go: what reads them reads constants that can be folded, or does not read them."""
-    free, read = torch.ones(group.units).bool(), False
-    pruned, made = torch.zeros(group.units).bool(), {}
-    for member in group.members:
-        if member.name not in alive or alive[member.name].dim() < 2:
-            continue
-        dead = _dead(alive[member.name], member.axis)
-        own = dead[member.at].all(1)
-        pruned |= own
-        if member.role == "makes":
-            made[member.name] = own
+    at = [(member, _dead(alive[member.name], member.axis)) for member in group.members if member.name in alive]
+    made = {member.name: dead[member.at].all(1) for member, dead in at if member.role == "makes"}
+    unmade = torch.stack(list(made.values())).all(0)
+    found = torch.stack([dead[member.at].all(1) for member, dead in at]).any(0)
+    read = False
+    for member, dead in at:
         for reading in readings.get((member.name, member.axis), ()):
             read = True
-            nothing = reading.constant & (reading.value == 0)
-            folded = reading.constant & ~reading.value.isnan() if shared[reading.bias] == 1 else nothing
-            own = (dead | nothing | (folded if reading.bias is not None else nothing))[member.at].all(1)
-            free &= own
-            if (left := torch.stack(list(made.values())).all(0) & ~own if made else ~own).any() and made:
-                emits = (reading.constant & ~nothing)[member.at].any(1) & left
-                if emits.any():
-                    stay[group.name] = (
-                        f"{int(emits.sum())} units still emit a constant, a bias or a norm's shift, which cannot be "
-                        f"added to a bias of {member.name!r}"
-                    )
-    found = free & pruned if read else torch.zeros(group.units).bool()
-    alone = torch.stack(list(made.values()))
-    if (partly := alone.any(0) & ~alone.all(0) & ~found).any():
-        others = [name for name, own in made.items() if (~own & partly).any()]
-        stay.setdefault(group.name, f"{int(partly.sum())} units are made by {some(others, 3)} too, which keeps them")
+            foldable = reading.bias is not None and shared[reading.bias] == 1
+            silent = dead | (reading.constant & (~reading.value.isnan() if foldable else reading.value == 0))
+            own = silent[member.at].all(1)
+            found &= own
+            if left := int((unmade & ~own).sum()):
+                stay[group.name] = (
+                    f"{left} units that are pruned still give {member.name!r} a constant, from a bias, a norm or a "
+                    "function that is not 0 at 0, and there is no bias that could take it up (a convolution that pads "
+                    "has none for this)"
+                )
+    found = found if read else torch.zeros(group.units).bool()
+    ways = torch.stack(list(made.values())).any(0)
+    if left := int((ways & ~unmade & ~found).sum()):
+        others = [name for name, own in made.items() if (~own & ways & ~found).any()]
+        stay.setdefault(group.name, f"{left} units are made by {some(others, 3)} too, which keeps them")
     return found
 
 
@@ -187,7 +185,7 @@ def _fixed(model: nn.Module, graph: Graph, alive: Mapping[str, Tensor], stay: di
         dead = _dead(alive[name], axis).numpy()
         reasons = [graph.fixed.get(int(root)) for root in graph.roots[name][axis][dead]]
         if told := [reason for reason in reasons if reason is not None]:
-            stay.setdefault(name.removesuffix(".weight"), f"{len(told)} rows are pruned, but {told[0]}")
+            stay.setdefault(name.removesuffix(".weight"), f"of what is pruned {len(told)} units stay, since {told[0]}")
 
 
 def configured(model: nn.Module, found: Decision) -> Widths:
@@ -195,10 +193,10 @@ def configured(model: nn.Module, found: Decision) -> Widths:
     config = vars(model).get("config")
     entries = {key: value for key, value in vars(config).items() if type(value) is int} if config is not None else {}
     sizes: dict[str, set[int]] = {}
-    for cut in found.graph.cuts:
-        left = int((~found.goes(cut.part)).sum())
+    for one in found.graph.cuts:
+        left = int((~found.goes(one.part)).sum())
         for key in _HEADS:
-            if entries.get(key) == len(cut.part) and len(cut.part) < len(cut.whole):
+            if entries.get(key) == len(one.part) and len(one.part) < len(one.whole):
                 sizes.setdefault(key, set()).add(left)
     for group in found.graph.groups:
         left = group.units - int(found.gone[group.name][1].sum()) if group.name in found.gone else group.units

@@ -13,7 +13,7 @@ from prunewald.model.masking import Masks
 from prunewald.model.modules import plain
 from prunewald.model.widths import narrow_, record, set_widths_, widths_after
 from prunewald.pruner import Pruner
-from prunewald.shrinking.carrying import carried
+from prunewald.shrinking.carrying import carried, check_optimizer
 from prunewald.shrinking.deciding import Decision, configured, decide
 from prunewald.util.notices import warn
 from prunewald.util.text import some
@@ -32,6 +32,7 @@ def shrink(pruner: Pruner | nn.Module, example_inputs: Any, optimizer: Any = Non
     """
     masks = pruner.masks if isinstance(pruner, Pruner) else None
     model = pruner.model if isinstance(pruner, Pruner) else _module(pruner)
+    check_optimizer(optimizer, model)
     small = _masked(model, masks)
     wanted = tensors(run(small, example_inputs))
     found = decide(small, example_inputs, masks)
@@ -40,8 +41,8 @@ def shrink(pruner: Pruner | nn.Module, example_inputs: Any, optimizer: Any = Non
     kept = found.kept()
     if error := _cut_(small, found, example_inputs, wanted):
         raise ValueError(f"{error}. {_at_fault(model, masks, found, example_inputs, wanted)}")
-    for note in found.notes():
-        warn(note)
+    if notes := found.notes():
+        warn("; and ".join(notes))
     return small, None if optimizer is None else carried(optimizer, model, small, kept)
 
 
