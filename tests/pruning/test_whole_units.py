@@ -51,6 +51,16 @@ def test_a_unit_goes_from_all_layers_of_its_group(model, shape, scope):
     assert sum(group.kept for group in report.groups) < sum(group.units for group in report.groups)
 
 
+def test_over_the_model_a_group_of_small_scores_is_not_emptied():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3))
+    with torch.no_grad():
+        model[0].weight *= 100.0  # as loud as all others together
+        model[4].weight *= 0.01
+    report = pruner(model, scope="global").prune(0.5, example_inputs=torch.randn(2, 8), of="filters")
+    assert all(group.kept >= 8 for group in report.groups), report.groups
+
+
 def left_by_hand(model: nn.Module, masks, beside, of: str) -> float:
     """Which share is gone, by what a smaller model would have: rows and columns that are pruned as a whole."""
     left = total = 0.0

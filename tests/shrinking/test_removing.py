@@ -70,3 +70,18 @@ def test_training_goes_on():
     carried.step()
     assert not torch.equal(before, small[0].weight)
     assert optimizer.state[model[0].weight]["exp_avg"].shape == (8, 6)
+
+
+def test_channels_that_lie_last_in_memory_stay_there():
+    model, x = cnn()
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(x).sum().backward()
+    optimizer.step()
+    pruner = pw.Pruner(model, optimizer, pattern=pw.Filter())
+    pruner.prune(0.5, example_inputs=x, of="filters")
+    small, optimizer = pw.shrink(pruner, x, optimizer)
+    weight = small[3].weight
+    for tensor in (weight, optimizer.state[weight]["exp_avg"]):
+        assert tensor.is_contiguous(memory_format=torch.channels_last)
+        assert not tensor.is_contiguous()

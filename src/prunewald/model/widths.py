@@ -60,11 +60,15 @@ def narrow_(model: nn.Module, kept: Mapping[str, Sequence[Tensor | None]]) -> No
 
 
 def cut(tensor: Tensor, axes: Sequence[Tensor | None]) -> Tensor:
-    """These positions of a tensor along each axis."""
+    """These positions of a tensor along each axis; channels that lie last in memory stay there."""
+    found = tensor
     for axis, at in enumerate(axes):
         if at is not None:
-            tensor = tensor.index_select(axis, at.to(tensor.device))
-    return tensor
+            found = found.index_select(axis, at.to(tensor.device))
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    if last is None or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=last):
+        return found
+    return found.contiguous(memory_format=last)
 
 
 def own_tensors(module: nn.Module) -> Iterable[Tensor]:

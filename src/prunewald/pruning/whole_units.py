@@ -67,6 +67,7 @@ class _Ranking:
 
     def __init__(self, coupled: Coupled, plan: Plan, living: Mapping[str, Tensor]) -> None:
         self._groups, self.how, self.living = coupled.groups, _score_of(plan), living
+        self._together = plan.scope.together
 
     def scores(self, scores: PlannedScores, by_size: bool = False) -> KnownScores:
         """One score for each unit, ties by the mean |w| of what makes it; by |w| alone if wanted."""
@@ -89,8 +90,11 @@ class _Ranking:
             if member.role == "makes":
                 sized.append(_sums(one.weight.abs(), member.axis, member.at, 1))
         size = reduced(sized)
-        joint = size if self.how == "l1" else reduced(scored)
-        return Ranked(joint.masked_fill(~self.living[group.name], -torch.inf), size)
+        joint, living = size if self.how == "l1" else reduced(scored), self.living[group.name]
+        # Means of squares differ by layer, with its fan-in and its depth: one order of all would take whole layers.
+        if self._together and (mean := float(joint[living].mean())) > 0:
+            joint = joint / mean
+        return Ranked(joint.masked_fill(~living, -torch.inf), size)
 
 
 def _by_reason(whole: Mapping[str, str]) -> str:
