@@ -68,7 +68,7 @@ def in_pieces(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
 
 
 def fresh(like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Memory for a tensor of this shape, contiguous, to be written to.
+    """Memory for a tensor of this shape, which has entries, to be written to.
 
     On a CPU it is numpy's, which asks for huge pages: where a system has these only on request, a large tensor of
     torch's costs several times as long to get as to fill.
