@@ -87,7 +87,7 @@ def count_true(mask: Tensor) -> int:
 
 def places(mask: Tensor) -> Tensor:
     """Where a flat mask is True, in order; on a CPU numpy is several times faster."""
-    return torch.from_numpy(np.flatnonzero(mask.numpy())) if mask.is_cpu else mask.nonzero().view(-1)
+    return torch.from_numpy(mask.numpy().nonzero()[0]) if mask.is_cpu else mask.nonzero().view(-1)
 
 
 def packed_bits(mask: Tensor) -> Tensor:
