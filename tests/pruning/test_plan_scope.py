@@ -233,3 +233,15 @@ def test_what_is_in_one_unit_already_stays_as_it_was():
         report = trained_pruner(criterion=criterion, uncertainty=uncertainty, scope="global").prune(0.5)
         assert not any("compares layers" in note for note in report.notes)
         assert report.criterion == "MagnitudeUncertainty(relative_to=None)"
+
+
+def test_a_tensor_of_zeros_alone_goes_whole_with_a_warning():
+    """It passes nothing on before either; every other keeps its last weight."""
+    model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 40), nn.Linear(40, 2))
+    with torch.no_grad():
+        model[1].weight.zero_()
+    with pytest.warns(UserWarning, match=r"1\.weight lost all weights"):
+        report = pw.Pruner(model, criterion="magnitude").prune(0.99)
+    assert report.scope == "lamp"
+    assert report.emptied == ["1.weight"]
+    assert all(row.kept for row in report.rows if row.name != "1.weight")

@@ -1,7 +1,19 @@
 import pytest
 import torch
 
-from prunewald.util.tensors import accumulator, dense, fingerprint, pieces, zero_
+from prunewald.util import tensors
+from prunewald.util.tensors import (
+    CACHED,
+    accumulator,
+    count_true,
+    dense,
+    fingerprint,
+    fresh,
+    in_pieces,
+    pieces,
+    places,
+    zero_,
+)
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -24,14 +36,38 @@ def test_zero_reaches_a_parameter_and_a_strided_view():
     assert torch.equal(weight.detach(), torch.eye(4, 3))
 
 
-def test_pieces_are_views_in_order():
-    tensor = torch.arange(100_000.0, requires_grad=True)
+def test_pieces_are_views_in_order(monkeypatch):
+    tensor = torch.arange(7.0, requires_grad=True)
+    monkeypatch.setattr(tensors, "CACHED", 3)
     cut = list(pieces(tensor))
-    assert len(cut) > 1
-    assert torch.equal(torch.cat(cut), tensor.detach())
+    assert [piece.tolist() for piece in cut] == [[0, 1, 2], [3, 4, 5], [6]]
     assert cut[0].data_ptr() == tensor.data_ptr()
-    turned = tensor.detach().view(400, 250).t()
-    assert torch.equal(torch.cat(list(pieces(turned))), turned.flatten())
+    assert [piece.tolist() for piece in pieces(torch.arange(4).view(2, 2).t())] == [[0, 2, 1], [3]]
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (3, CACHED + 1)])
+def test_in_pieces_a_function_gives_the_same(shape):
+    torch.manual_seed(0)
+    one, other = torch.randn(shape), torch.rand(shape)
+    assert in_pieces(torch.add, one, other).equal(one + other)
+    assert in_pieces(torch.lt, one, other).equal(one < other)
+    assert in_pieces(torch.add, one.t(), other.t()).equal((one + other).t()) if len(shape) == 2 else True
+
+
+def test_fresh_memory_has_the_shape_and_the_type_asked_for():
+    for shape in ((), (3, 4)):
+        made = fresh(torch.empty(shape), torch.float64)
+        assert (made.shape, made.dtype) == (torch.Size(shape), torch.float64)
+        assert made.fill_(2.0).eq(2.0).all()
+
+
+def test_what_is_true_is_counted_and_found():
+    mask = torch.rand(300, 7, generator=torch.Generator().manual_seed(0)) < 0.3
+    assert count_true(mask) == count_true(mask.t()) == int(mask.sum())
+    assert count_true(torch.ones((), dtype=torch.bool).expand(4, 5)) == 20
+    assert count_true(torch.zeros((), dtype=torch.bool).expand(4, 5)) == 0
+    assert count_true(mask[:0]) == 0
+    assert places(mask.view(-1)).equal(mask.view(-1).nonzero().view(-1))
 
 
 def test_a_sparse_gradient_gets_all_its_entries():

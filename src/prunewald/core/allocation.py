@@ -83,9 +83,9 @@ class LAMP(Allocation):
     """One order over all tensors, by the share of each weight in what is left of its tensor.  Lee et al. (2021).
 
     The counts are those of the magnitudes: w² over the sum of the squares from it upwards, which rises to 1 in every
-    tensor: none loses its last weight, and none is brought back. Which weights of a tensor stay is the criterion's to
-    say. With `of="score"` the criterion's own scores stand for |w| in the counts too: a heavy tail of scores then all
-    but empties their tensor.
+    tensor: none loses its last weight, and none is brought back. A tensor of zeros alone has none to lose, and goes
+    whole, with a warning. Which weights of a tensor stay is the criterion's to say. With `of="score"` the criterion's
+    own scores stand for |w| in the counts too: a heavy tail of scores then all but empties their tensor.
     """
 
     of: str = "magnitude"

@@ -74,7 +74,7 @@ def _found(values: Callable[[], Iterable[Tensor]], some: Tensor, total: int, k: 
     rest, found = k, 0
     for piece in values():
         under, at = window.below(piece)
-        rest, found = rest - count_true(under), found + len(at)
+        rest, found = rest - count_true(under), found + at.numel()
         near.append(piece[at].to(some.device))
         if found > window.limit:
             return _radix(values, k)
@@ -86,11 +86,12 @@ def sample(values: Iterable[Tensor]) -> tuple[Tensor, int]:
     found: list[Tensor] = []
     total = 0
     for piece in values:
-        few = total + len(piece) <= TOGETHER
+        size = piece.numel()  # several times faster than its len
+        few = total + size <= TOGETHER
         if not few and found and total <= TOGETHER:
             found = [torch.cat([one.to(found[0].device) for one in found])[::_EVERY]]
         found.append(piece if few else piece[-total % _EVERY :: _EVERY].clone())
-        total += len(piece)
+        total += size
     return torch.cat([piece.to(found[0].device) for piece in found]), total
 
 

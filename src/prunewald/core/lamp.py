@@ -61,7 +61,7 @@ class Sample(NamedTuple):
             some.append(piece[-seen % step :: step].clone())
             tops.append(piece.max())
             positive += int(torch.count_nonzero(piece))
-            seen += len(piece)
+            seen += piece.numel()
         found, top = torch.cat(some), torch.stack(tops).max()
         found = _ascending(found[found > 0])
         square = _relative(found, top).square()
@@ -92,7 +92,7 @@ class Sample(NamedTuple):
             upto = piece <= span.high
             inside.append(piece[places((piece < span.low).logical_xor_(upto))])
             if span.high < torch.inf:
-                above += len(piece) - count_true(upto)
+                above += piece.numel() - count_true(upto)
                 large = _relative(torch.threshold(piece, span.high, 0.0), self.top, torch.float32)
                 squares += float(large.square_().double().sum())
         found = torch.cat(inside)

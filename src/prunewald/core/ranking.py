@@ -167,7 +167,7 @@ def _picked(ranked: Ranked, count: int) -> Tensor | None:
     near, start, found = [], 0, 0
     for piece, room in zip(pieces(ranked.score), pieces(chosen), strict=True):
         near.append(window.below(piece, room)[1].add_(start))
-        start, found = start + len(piece), found + len(near[-1])
+        start, found = start + piece.numel(), found + near[-1].numel()
         if found > window.limit:
             return None
     at, rest = torch.cat(near), count - count_true(chosen)

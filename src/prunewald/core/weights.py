@@ -118,4 +118,4 @@ def living_sigma(sigma: Tensor, dead: Tensor | None, alive: Tensor | None) -> It
             moving.logical_and_(~gone)
         if stays is not None:
             moving.logical_and_(stays)
-        yield piece if count_true(moving) == len(piece) else piece[places(moving)]
+        yield piece if count_true(moving) == piece.numel() else piece[places(moving)]

@@ -68,7 +68,7 @@ def in_pieces(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
 
 
 def fresh(like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Memory for a tensor of this shape, contiguous, to be written to.
+    """Memory for a tensor of this shape, which has entries, to be written to.
 
     On a CPU it is numpy's, which asks for huge pages: where a system has these only on request, a large tensor of
     torch's costs several times as long to get as to fill.
@@ -87,7 +87,7 @@ def count_true(mask: Tensor) -> int:
 
 def places(mask: Tensor) -> Tensor:
     """Where a flat mask is True, in order; on a CPU numpy is several times faster."""
-    return torch.from_numpy(np.flatnonzero(mask.numpy())) if mask.is_cpu else mask.nonzero().view(-1)
+    return torch.from_numpy(mask.numpy().nonzero()[0]) if mask.is_cpu else mask.nonzero().view(-1)
 
 
 def packed_bits(mask: Tensor) -> Tensor:
