@@ -75,9 +75,10 @@ def _shrunk(subject: Subject, file: Path) -> None:
 
 def _sparse(subject: Subject, file: Path) -> None:
     fast = pw.run_sparse(subject.model, subject.x)
-    subject.said["run_sparse"] = str(fast.report)
-    own = [f"{layer.name}.weight" for layer in fast.report.layers if layer.way]
-    subject.sparse = set(own if fast.report.replaced else ())
+    report: Any = fast.report
+    subject.said["run_sparse"] = str(report)
+    own = [f"{layer.name}.weight" for layer in report.layers if layer.way]
+    subject.sparse = set(own if report.replaced else ())
     torch.save(fast, file)
 
 
