@@ -20,6 +20,7 @@ from prunewald.util.registry import brief
 from prunewald.util.text import some
 
 _SHOWN = 6  # so many names are listed
+_FAR = 50  # a group is moved by no more than a unit, or by one in so many
 _NOTABLE = 5e-4  # a share further than this from the one asked for is noted
 _WORD = {"weights": "weights of the targets", "filters": "units", "parameters": "parameters", "macs": "multiplications"}
 _WHOLE = "left whole: the rows of {}"
@@ -216,12 +217,13 @@ class _Search:
         """From counts that are near to nearer ones, unit by unit.
 
         Groups of few units take large steps, which others make up for; the one that has moved least, for its size, is
-        moved first, and none beyond the goal but in the last step.
+        moved first, none far from where it began, and none beyond the goal but in the last step.
         """
         sizes, counts, gap = self._scores.sizes, dict(start), wanted - self._gone(start)
         step = -1 if gap > 0 else 1
         while abs(gap) > _NOTABLE:
             moves = [n for n in counts if 1 <= counts[n] + step <= self._most[n]]
+            moves = [n for n in moves if abs(counts[n] + step - start[n]) <= max(1, sizes[n] // _FAR)]
             beyond: list[tuple[float, str]] = []
             for name in sorted(moves, key=lambda n: abs(counts[n] + step - start[n]) / sizes[n]):
                 after = wanted - self._gone(counts | {name: counts[name] + step})
